@@ -15,11 +15,13 @@ mod files;
 mod fuzz;
 mod generate;
 mod images;
+mod installed;
 mod krew;
 mod lane;
 mod links;
 mod metrics;
 mod python;
+mod record;
 mod reference;
 mod release;
 mod rules;
@@ -105,7 +107,7 @@ async fn run() -> Result<()> {
         Command::Release(args) => release::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Fuzz(args) => fuzz::run(&args),
-        Command::Storm(args) => storm::run(&args),
+        Command::Storm(args) => storm::run(&args).await,
         Command::Tidy => tidy::run(),
         Command::Python => python::run(),
     }

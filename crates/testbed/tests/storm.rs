@@ -11,6 +11,7 @@
 //! | `walk` | changes of every field of a spec |
 //! | `plans` | the same in memory, by the plans alone |
 //! | `campaign` | the choice of faults, their runs, and a table of the results |
+//! | `journal` | outcomes in a file, so that a campaign continues |
 //!
 //! A seeded part runs in the tests; `cargo xtask storm` sets the variables that choose more.
 
@@ -20,6 +21,8 @@
 mod campaign;
 #[path = "storm/controllers.rs"]
 mod controllers;
+#[path = "storm/journal.rs"]
+mod journal;
 #[path = "storm/plans.rs"]
 mod plans;
 #[path = "storm/scenario.rs"]
@@ -92,11 +95,12 @@ fn every_change_of_a_spec_is_planned_and_the_first_spec_recovers() -> Result<()>
 async fn run(choice: &Choice) -> Result<()> {
     let report = Box::pin(campaign::run(choice)).await?;
     println!("{}", report.table());
+    let failures = report.failures();
     ensure!(
-        report.failures.is_empty(),
+        failures.is_empty(),
         "{} failed:\n{}",
-        report.failures.len(),
-        report.failures.join("\n")
+        failures.len(),
+        failures.join("\n")
     );
     Ok(())
 }
@@ -130,6 +134,7 @@ fn choice() -> Result<Choice> {
         every_scenario,
         every_fault,
         report: set("REPORT"),
+        journal: set("JOURNAL"),
     })
 }
 

@@ -46,7 +46,8 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use crate::cluster::Programs;
-use crate::shell;
+use crate::up::step;
+use crate::{record, shell};
 use results::{Contender, Results};
 use stage::Stage;
 
@@ -140,7 +141,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     stage.clear().await?;
     outcome?;
     if args.docs {
-        report::write_down("bench", &text)?;
+        record::write_down(record::PERFORMANCE, "bench --docs", &text)?;
     }
     Ok(())
 }
@@ -179,8 +180,4 @@ async fn compare(stage: &mut Stage<'_>, args: &Args, all: &mut Vec<Results>) -> 
         }
     }
     Ok(())
-}
-
-fn step(text: &str) {
-    eprintln!("▸ {text}");
 }

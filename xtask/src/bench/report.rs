@@ -11,7 +11,6 @@ use super::measure::{Figures, as_number};
 use super::results::{Contender, Results};
 use super::stage::ours;
 use crate::cluster::Programs;
-use crate::shell;
 
 /// The rows of the table: key, what it is, decimals. Without a key: a heading.
 const ROWS: [(&str, &str, usize); 55] = [
@@ -115,35 +114,6 @@ pub(super) fn text(all: &[Results], sizes: &[(&str, f64)]) -> String {
         let _ = write!(text, " {name} {mib:.1},");
     }
     text.trim_end_matches(',').to_owned() + "\n"
-}
-
-/// Page with the tables of the last recorded run.
-const PAGE: &str = "docs/performance.md";
-/// Line after the tables of a command.
-const END: &str = "<!-- So far. -->\n";
-
-/// Line before the tables of a command.
-fn begin(command: &str) -> String {
-    format!("<!-- Made by `cargo xtask {command} --docs`. Do not edit. -->\n")
-}
-
-/// Puts the tables of a command into the page, with the day and the machine.
-pub(super) fn write_down(command: &str, tables: &str) -> Result<()> {
-    let path = shell::root().join(PAGE);
-    let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {PAGE}"))?;
-    let cores = std::thread::available_parallelism()?;
-    let today = jiff::Zoned::now().date();
-    let page = between_marks(&page, command, &format!("{today}, {cores} cores.\n\n{tables}"))?;
-    std::fs::write(&path, page).with_context(|| format!("cannot write {PAGE}"))
-}
-
-fn between_marks(page: &str, command: &str, text: &str) -> Result<String> {
-    let begin = begin(command);
-    let (before, rest) = page.split_once(&begin).context("the page has no place for tables")?;
-    let (_, after) = rest
-        .split_once(END)
-        .context("the page does not say where the tables end")?;
-    Ok(format!("{before}{begin}{text}{END}{after}"))
 }
 
 fn table(results: &Results) -> String {
@@ -260,17 +230,5 @@ mod tests {
         assert_eq!(results.median(Contender::Ours, "x"), Some(2.0));
         results.add(Contender::Ours, Figures::from([("x", 10.0)]));
         assert_eq!(results.median(Contender::Ours, "x"), Some(2.5));
-    }
-
-    #[test]
-    fn tables_go_between_their_marks_and_nowhere_else() {
-        let (one, other) = (begin("one"), begin("other"));
-        let page = |text: &str| format!("before\n{one}old\n{END}between\n{other}{text}\n{END}after\n");
-        assert_eq!(between_marks(&page("old"), "other", "new\n").unwrap(), page("new"));
-        assert!(between_marks("nothing", "one", "new").is_err());
-        let ours = std::fs::read_to_string(shell::root().join(PAGE)).unwrap();
-        for command in ["bench", "bench router", "bench zero"] {
-            assert!(between_marks(&ours, command, "new\n").is_ok(), "{command}");
-        }
     }
 }

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 use super::goals::{Limit, Row};
 use super::measure::{Asked, as_number, mebibytes, quantile, seconds};
-use super::{report, step};
-use crate::cluster;
+use super::step;
+use crate::{cluster, record};
 
 /// Amount of work.
 #[derive(clap::Args)]
@@ -77,7 +77,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     let text = Row::table("model router", &outcome?);
     println!("{text}");
     if args.docs {
-        report::write_down("bench router", &text)?;
+        record::write_down(record::PERFORMANCE, "bench router --docs", &text)?;
     }
     Ok(())
 }

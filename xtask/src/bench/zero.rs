@@ -8,7 +8,8 @@ use runway_testbed::traffic::zero::{self, Options, Report};
 
 use super::goals::{Limit, Row};
 use super::measure::{as_number, seconds};
-use super::{report, router, step};
+use super::{router, step};
+use crate::record;
 
 /// Amount of work.
 #[derive(clap::Args)]
@@ -49,7 +50,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     println!("{text}");
     outcome.check()?;
     if args.docs {
-        report::write_down("bench zero", &text)?;
+        record::write_down(record::PERFORMANCE, "bench zero --docs", &text)?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use futures::{StreamExt, stream};
 use runway_testbed::fault::{Cut, Plan};
 
 use crate::controllers::Who;
+use crate::journal::{Journal, Outcome};
 use crate::scenario::Scenario;
 use crate::scenarios::scenarios;
 use crate::state::State;
@@ -44,6 +45,8 @@ pub(crate) struct Choice {
     pub(crate) points: bool,
     /// File of the table.
     pub(crate) report: Option<String>,
+    /// File of the outcomes. Runs that have passed by it are not repeated.
+    pub(crate) journal: Option<String>,
 }
 
 /// A write of a controller, by its number.
@@ -91,6 +94,11 @@ impl Faults {
         }
     }
 
+    /// The arguments that replay it for a scenario.
+    fn replay(self, scenario: &Scenario) -> String {
+        format!("--scenario {}{self}", scenario.name)
+    }
+
     fn kind(self) -> String {
         match self {
             Self::None => "no fault".to_owned(),
@@ -101,7 +109,7 @@ impl Faults {
     }
 }
 
-/// The arguments that replay it.
+/// Arguments of the command.
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -123,16 +131,12 @@ struct Count {
 }
 
 /// Results of a campaign.
-#[derive(Default)]
 pub(crate) struct Report {
     scenarios: usize,
     writes: usize,
     /// Runs of the choice, not all of which have ended if the campaign was interrupted.
     runs: usize,
-    counts: BTreeMap<String, Count>,
-    tried: Tried,
-    /// Lines that replay a failure, with what failed.
-    pub(crate) failures: Vec<String>,
+    journal: Journal,
 }
 
 /// Tries the faults of a choice.
@@ -151,7 +155,9 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
     let shore = Shore::start().await?;
     let mut report = Report {
         scenarios: chosen.len(),
-        ..Report::default()
+        writes: 0,
+        runs: 0,
+        journal: Journal::open(choice.journal.as_deref())?,
     };
 
     let mut undisturbed = stream::iter(&chosen)
@@ -162,7 +168,7 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
         let run = match run {
             Ok(run) => run,
             Err(error) => {
-                report.fails(scenario, Faults::None, &error);
+                report.add(scenario, Faults::None, Err(error))?;
                 continue;
             }
         };
@@ -180,9 +186,10 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
         states.insert(scenario.name, run.state);
         jobs.extend(choice.faults(scenario, &points).map(|faults| (scenario, faults)));
     }
-    let jobs: Vec<_> = jobs.into_iter().step_by(choice.every_fault).collect();
+    let mut jobs: Vec<_> = jobs.into_iter().step_by(choice.every_fault).collect();
+    report.runs = jobs.len();
+    jobs.retain(|(scenario, faults)| !report.journal.has_passed(&faults.replay(scenario)));
     let (total, mut done) = (jobs.len(), 0);
-    report.runs = total;
     let mut outcomes = stream::iter(jobs)
         .map(async |(scenario, faults)| {
             (
@@ -194,20 +201,9 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
         .buffer_unordered(PARALLEL);
     while let Some((scenario, faults, run)) = outcomes.next().await {
         done += 1;
-        let count = report.counts.entry(faults.kind()).or_default();
-        count.runs += 1;
-        match run {
-            Ok(run) => {
-                count.faults += run.writes.values().flatten().filter(|w| w.cut.is_some()).count();
-                report.tried += run.tried;
-            }
-            Err(error) => {
-                count.failed += 1;
-                report.fails(scenario, faults, &error);
-            }
-        }
+        report.add(scenario, faults, run)?;
         if done == total || done.is_multiple_of(100) {
-            say(&format!("{done} of {total} runs, {} failed", report.failures.len()));
+            say(&format!("{done} of {total} runs, {} failed", report.failures().len()));
             if let Some(file) = &choice.report {
                 fs::write(file, report.table()).with_context(|| format!("cannot write {file}"))?;
             }
@@ -253,36 +249,73 @@ impl Choice {
 }
 
 impl Report {
-    fn fails(&mut self, scenario: &Scenario, faults: Faults, error: &anyhow::Error) {
-        let line = format!("cargo xtask storm --scenario {}{faults}: {error:#}", scenario.name);
-        say(&line);
-        self.failures.push(line);
+    fn add(&mut self, scenario: &Scenario, faults: Faults, run: Result<Run>) -> Result<()> {
+        let mut outcome = Outcome {
+            run: faults.replay(scenario),
+            kind: faults.kind(),
+            faults: 0,
+            tried: Tried::default(),
+            error: None,
+        };
+        match run {
+            Ok(run) => {
+                outcome.faults = run.writes.values().flatten().filter(|w| w.cut.is_some()).count();
+                outcome.tried = run.tried;
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                say(&failure(&outcome.run, &error));
+                outcome.error = Some(error);
+            }
+        }
+        self.journal.add(outcome)
+    }
+
+    /// Lines that replay a failure, with what failed.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let outcomes = self.journal.outcomes.values();
+        outcomes
+            .filter_map(|outcome| Some(failure(&outcome.run, outcome.error.as_ref()?)))
+            .collect()
     }
 
     /// The table of the campaign, as Markdown.
     pub(crate) fn table(&self) -> String {
-        let done: usize = self.counts.values().map(|count| count.runs).sum();
+        let (mut counts, mut tried) = (BTreeMap::<&str, Count>::new(), Tried::default());
+        for outcome in self.journal.outcomes.values() {
+            let count = counts.entry(&outcome.kind).or_default();
+            count.runs += 1;
+            count.faults += outcome.faults;
+            count.failed += usize::from(outcome.error.is_some());
+            tried += outcome.tried;
+        }
+        let done: usize = counts.values().map(|count| count.runs).sum();
         let mut table = format!(
             "{done} of {} runs over {} scenarios with {} writes.\n\n| fault | runs | faults of writes | failed |\n|---|---|---|---|\n",
             self.runs, self.scenarios, self.writes
         );
-        for (kind, count) in &self.counts {
+        for (kind, count) in &counts {
             let _ = writeln!(
                 table,
                 "| {kind} | {} | {} | {} |",
                 count.runs, count.faults, count.failed
             );
         }
-        let Tried { accepted, rejected } = self.tried;
-        if self.tried.total() > 0 {
+        if tried.total() > 0 {
             let _ = writeln!(
                 table,
-                "\n{} changes of specs: {accepted} accepted, {rejected} rejected by the API server.",
-                self.tried.total()
+                "\n{} changes of specs: {} accepted, {} rejected by the API server.",
+                tried.total(),
+                tried.accepted,
+                tried.rejected
             );
         }
         table
     }
+}
+
+fn failure(run: &str, error: &str) -> String {
+    format!("cargo xtask storm {run}: {error}")
 }
 
 /// Past the test harness, which would keep it until the end.

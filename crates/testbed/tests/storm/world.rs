@@ -13,6 +13,7 @@ use kube::{Api, Client, ResourceExt};
 use runway_provider::Kind;
 use runway_testbed::fault::{Plan, Write};
 use runway_testbed::{ControlPlane, Simulator, eventually, simulator};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::controllers::{Controller, SENTINEL, Who};
@@ -49,7 +50,7 @@ pub(crate) struct Run {
 }
 
 /// Changes of specs.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tried {
     pub(crate) accepted: usize,
     /// By the API server.

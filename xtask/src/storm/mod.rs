@@ -1,13 +1,15 @@
 //! `storm`: longer than the tests do, explores the states of a ModelDeployment under crashes and stale caches, and on a real API
 //! server crashes the controllers at every write, and tries values of every field.
 
+mod faults;
+
 use std::fs;
 
 use anyhow::{Context, Result, bail};
 use runway_testbed::fault::Cut;
 use runway_testbed::programs;
 
-use crate::shell;
+use crate::{record, shell};
 
 /// The test that explores; `crates/core/tests/states` describes it.
 const STATES: &str = "states::every_state_settles_without_a_second_upstream_object";
@@ -18,10 +20,6 @@ const PLANS: &str = "every_change_of_a_spec_is_planned_and_the_first_spec_recove
 /// Changes of specs in a complete campaign, on the API server and in memory.
 const CHANGES: u64 = 50_000;
 const PLANNED: u64 = 1_000_000;
-/// The page with the results of a complete campaign, between these two lines.
-const PAGE: &str = "docs/reliability.md";
-const BEGIN: &str = "<!-- Written by `cargo xtask storm --all`. -->\n";
-const END: &str = "<!-- End of what it writes. -->\n";
 /// Seeds of a complete campaign: with each, every scenario has faults of writes and watches at once.
 const SEEDS: u64 = 4;
 
@@ -37,6 +35,11 @@ pub(crate) struct Args {
     /// Crash the controllers at every write of every scenario, and write the results to docs/reliability.md.
     #[arg(long, conflicts_with_all = ["scenario", "states", "seed", "changes", "walk"])]
     all: bool,
+    /// With --all: continue a campaign that was interrupted. Runs that failed are repeated, those that passed are not.
+    #[arg(long, requires = "all")]
+    resume: bool,
+    #[command(flatten)]
+    faults: faults::Args,
     /// Change specs N times on a real API server: values of every field that its schema names, bounds or forbids.
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed"])]
     changes: Option<u64>,
@@ -57,9 +60,12 @@ pub(crate) struct Args {
     cut: Option<Cut>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) async fn run(args: &Args) -> Result<()> {
+    if args.faults.installed {
+        return faults::run(&args.faults).await;
+    }
     if args.all {
-        return every_write();
+        return every_write(args.resume);
     }
     if let Some(changes) = args.changes {
         return if args.planned {
@@ -72,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let variables = [("STATES", Some(args.states)), ("SEED", args.seed)];
         let variables = variables.map(|(name, value)| (name, value.map(|value| value.to_string())));
         return test(
-            &["--release", "-p", "runway-core", "--test", "properties"],
+            &["--release", "--workspace", "--test", "properties"],
             STATES,
             &variables,
         );
@@ -96,16 +102,16 @@ fn plan(scenario: Option<&String>, walk: Option<u64>, changes: Option<u64>) -> R
         ("STORM_WALK", walk.map(|walk| walk.to_string())),
         ("STORM_CHANGES", changes.map(|changes| changes.to_string())),
     ];
-    test(
-        &["--release", "-p", "runway-testbed", "--test", "storm"],
-        PLANS,
-        &variables,
-    )
+    test(&["--release", "--workspace", "--test", "storm"], PLANS, &variables)
 }
 
 /// Writes the page also if something failed: it says so.
-fn every_write() -> Result<()> {
-    plan(None, None, Some(PLANNED))?;
+fn every_write(is_resumed: bool) -> Result<()> {
+    let journal = shell::root().join("target/storm.jsonl");
+    if !is_resumed {
+        plan(None, None, Some(PLANNED))?;
+        fs::write(&journal, "").with_context(|| format!("cannot write {}", journal.display()))?;
+    }
     let table = shell::root().join("target/storm.md");
     let seeds: Vec<String> = (1..=SEEDS).map(|seed| seed.to_string()).collect();
     let ended = crash(&[
@@ -113,20 +119,15 @@ fn every_write() -> Result<()> {
         ("STORM_SEEDS", Some(seeds.join(" "))),
         ("STORM_CHANGES", Some(CHANGES.to_string())),
         ("STORM_REPORT", Some(table.display().to_string())),
+        ("STORM_JOURNAL", Some(journal.display().to_string())),
     ]);
     let table = fs::read_to_string(&table).context("the campaign did not end: the lines above say why")?;
-    let page = shell::root().join(PAGE);
-    let text = fs::read_to_string(&page).with_context(|| format!("cannot read {PAGE}"))?;
-    let parts = text.split_once(BEGIN).zip(text.split_once(END));
-    let ((before, _), (_, after)) = parts.with_context(|| format!("{PAGE} has no lines for the results"))?;
-    fs::write(&page, format!("{before}{BEGIN}\n{table}\n{END}{after}"))
-        .with_context(|| format!("cannot write {PAGE}"))?;
-    println!("wrote {PAGE}");
+    record::write_down(record::RELIABILITY, "storm --all", &table)?;
     ended
 }
 
 fn crash(variables: &[(&str, Option<String>)]) -> Result<()> {
-    test(&["-p", "runway-testbed", "--test", "storm"], WRITES, variables)
+    test(&["--workspace", "--test", "storm"], WRITES, variables)
 }
 
 /// Runs one test, which reads these variables.
