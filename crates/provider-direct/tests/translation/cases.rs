@@ -10,11 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use runway_provider::conformance::cases::{self, Case};
+use runway_provider::conformance::fields::documents;
 use runway_provider::{Configured, Installed, Translation};
 use runway_provider_direct::Direct;
 use serde_json::{Value, json};
 
-use crate::{documents, problems, request, yaml};
+use crate::{problems, request, yaml};
 
 #[test]
 fn every_case_gives_what_is_expected() {

@@ -11,11 +11,12 @@ use std::path::Path;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
 use runway_api::ModelDeployment;
+use runway_provider::conformance::fields::documents;
 use runway_provider::{Installed, Provider, Refusal, Request, Translation};
 use runway_provider_direct::Direct;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 fn yaml(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -29,26 +30,6 @@ fn request(md: &Value) -> Request {
 
 fn translate(md: &Value) -> Result<Translation, Refusal> {
     Direct::default().translate(&request(md), &Installed::default())
-}
-
-/// The objects as they are applied, without the loop's metadata.
-fn documents(translation: &Translation) -> Vec<Value> {
-    translation
-        .objects
-        .iter()
-        .map(|object| {
-            let api_version = if object.kind.group.is_empty() {
-                object.version.clone()
-            } else {
-                format!("{}/{}", object.kind.group, object.version)
-            };
-            let mut document =
-                json!({"apiVersion": api_version, "kind": object.kind.kind, "metadata": {"name": object.name}});
-            let body: Map<String, Value> = object.body.as_object().unwrap().clone();
-            document.as_object_mut().unwrap().extend(body);
-            document
-        })
-        .collect()
 }
 
 /// Fields that a server would drop because the type does not have them.

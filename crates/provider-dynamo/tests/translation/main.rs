@@ -16,9 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use runway_api::ModelDeployment;
+use runway_provider::conformance::fields::documents;
 use runway_provider::{Configured, Installed, Provider, Refusal, Request, State, Translation};
 use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 /// The API versions, the newest first.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
@@ -52,19 +53,11 @@ fn translate(dynamo: &dyn Provider, md: &Value, version: &str) -> Result<Transla
     dynamo.translate(&request(md), &installed(version))
 }
 
-/// The object as it is applied, without the loop's metadata.
+/// The only object, as it is applied.
 fn document(translation: &Translation) -> Value {
-    let [object] = &translation.objects[..] else {
-        panic!("not one object")
-    };
-    let mut document = json!({
-        "apiVersion": format!("{}/{}", object.kind.group, object.version),
-        "kind": object.kind.kind,
-        "metadata": {"name": object.name},
-    });
-    let body: Map<String, Value> = object.body.as_object().unwrap().clone();
-    document.as_object_mut().unwrap().extend(body);
-    document
+    let mut all = documents(translation);
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
 }
 
 /// Arguments of a component.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use runway_provider::conformance::fields;
+use runway_provider::conformance::fields::{self, Setting, seen};
 use runway_provider::{Refusal, Translation};
 use runway_provider_dynamo::Dynamo;
 use serde_json::{Value, json};
@@ -45,104 +45,59 @@ fn base(which: &str) -> Value {
     json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
 }
 
-/// A field with a recognizable value, and how it is found in the result.
-struct Setting {
-    field: &'static str,
-    value: Value,
-    marks: &'static [&'static str],
-    /// Modes in which it applies: aggregated, disaggregated, or both.
-    parts: Option<bool>,
-}
-
 fn settings() -> Vec<Setting> {
-    let everywhere = |field, value, marks| Setting {
-        field,
-        value,
-        marks,
-        parts: None,
-    };
-    let where_parts_are = |parts, field, value, marks| Setting {
-        field,
-        value,
-        marks,
-        parts: Some(parts),
-    };
+    let set = Setting::new;
     let mut settings = vec![
-        everywhere("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
-        everywhere(
+        set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
+        set(
             "model.servedName",
             json!("marked-name"),
             &["marked-name", "model.servedName is ignored"],
         ),
-        everywhere(
+        set(
             "engine.contextLength",
             json!(31337),
             &["\"31337\"", "engine.contextLength is ignored"],
         ),
-        everywhere(
+        set(
             "engine.trustRemoteCode",
             json!(true),
             &["trust-remote-code", "engine.trustRemoteCode is ignored"],
         ),
-        everywhere("engine.args", json!({"marked-flag": "marked-value"}), &["marked-value"]),
-        everywhere("image", json!("image:1.2.9"), &["image:1.2.9"]),
-        everywhere(
+        set("engine.args", json!({"marked-flag": "marked-value"}), &["marked-value"]),
+        set("image", json!("image:1.2.9"), &["image:1.2.9"]),
+        set(
             "env",
             json!([{"name": "MARKED", "valueFrom": {"secretKeyRef": {"name": "marked-secret", "key": "k"}}}]),
             &["marked-secret"],
         ),
-        everywhere(
-            "podTemplate.metadata.labels",
-            json!({"marked-label": "x"}),
-            &["marked-label"],
-        ),
-        everywhere(
-            "podTemplate.metadata.annotations",
-            json!({"marked-annotation": "x"}),
-            &["marked-annotation"],
-        ),
-        everywhere("secrets.huggingFaceToken", json!("marked-token"), &["marked-token"]),
-        everywhere("nodeSelector", json!({"marked-pool": "x"}), &["marked-pool"]),
-        everywhere(
+        set(
             "tolerations",
             json!([{"key": "marked-taint", "operator": "Exists"}]),
             &["marked-taint"],
         ),
-        everywhere(
+        set(
             "provider.overrides",
             json!({"routerMode": "kv", "frontend": {"replicas": 9, "resources": {"cpu": "7", "memory": "77Gi"}}}),
             &["77Gi"],
         ),
-    ];
-    settings.extend([
-        where_parts_are(false, "resources.cpu", json!("29"), &["\"29\""]),
-        where_parts_are(false, "scaling.replicas", json!(7), &["\"replicas\":7"]),
-        where_parts_are(false, "resources.gpu.count", json!(6), &["\"6\""]),
-        where_parts_are(
-            false,
-            "resources.gpu.type",
-            json!("marked.com/gpu"),
-            &["marked.com/gpu"],
-        ),
-        where_parts_are(false, "resources.memory", json!("31Gi"), &["31Gi"]),
-        where_parts_are(
-            true,
+        set("resources.cpu", json!("29"), &["\"29\""]),
+        set("scaling.replicas", json!(7), &["\"replicas\":7"]),
+        set("resources.gpu.count", json!(6), &["\"6\""]),
+        set("resources.gpu.type", json!("marked.com/gpu"), &["marked.com/gpu"]),
+        set("resources.memory", json!("31Gi"), &["31Gi"]),
+        set(
             "scaling.prefill",
             json!({"replicas": 8, "gpu": {"count": 1}, "memory": "33Gi"}),
             &["33Gi"],
         ),
-        where_parts_are(
-            true,
+        set(
             "scaling.decode",
             json!({"replicas": 0, "gpu": {"count": 5, "type": "decode.com/gpu"}}),
             &["decode.com/gpu"],
         ),
-    ]);
-    settings.extend(
-        fields::of_pods()
-            .into_iter()
-            .map(|(field, value, marks)| everywhere(field, value, marks)),
-    );
+    ];
+    settings.extend(fields::of_pods());
     settings
 }
 
@@ -156,37 +111,8 @@ const ELSEWHERE: [&str; 6] = [
     "gateway",
 ];
 
-impl Setting {
-    fn applies(&self, md: &Value) -> bool {
-        let in_parts = md["spec"]["serving"]["mode"] == "disaggregated";
-        self.parts.is_none_or(|parts| parts == in_parts)
-    }
-
-    fn apply(&self, md: &mut Value) {
-        let pointer = format!("/spec/{}", self.field.replace('.', "/"));
-        let (parents, field) = pointer.rsplit_once('/').unwrap();
-        let mut at = md;
-        for step in parents.split('/').skip(1) {
-            at = at.as_object_mut().unwrap().entry(step).or_insert_with(|| json!({}));
-        }
-        match (&mut at[field], &self.value) {
-            // Arguments are added to those for the model.
-            (Value::Object(given), Value::Object(more)) if field == "args" => given.extend(more.clone()),
-            (place, value) => *place = value.clone(),
-        }
-    }
-}
-
 fn translated(md: &Value, version: &str) -> Result<Translation, Refusal> {
     translate(&Dynamo::default(), md, version)
-}
-
-/// The visible result: the object and the messages.
-fn seen(outcome: &Result<Translation, Refusal>) -> String {
-    match outcome {
-        Ok(translation) => format!("{} {}", document(translation), translation.ignored.join("\n")),
-        Err(refusal) => refusal.message.clone(),
-    }
 }
 
 #[test]
@@ -206,13 +132,13 @@ fn every_field_is_used_or_reported_as_ignored() {
         for version in VERSIONS {
             for setting in settings() {
                 let mut md = base(which);
-                if !setting.applies(&md) {
+                if !setting.applies_to(&md) {
                     continue;
                 }
                 setting.apply(&mut md);
                 let text = seen(&translated(&md, version));
                 assert!(
-                    setting.marks.iter().any(|mark| text.contains(mark)),
+                    setting.is_in(&text),
                     "{which} {version}: {} is nowhere in {text}",
                     setting.field
                 );
@@ -227,7 +153,7 @@ fn any_md() -> impl Strategy<Value = (Value, Vec<usize>, &'static str)> {
     (0..BASES.len(), some, version).prop_map(|(which, chosen, version)| {
         let mut md = base(BASES[which]);
         let all = settings();
-        let chosen: Vec<usize> = chosen.into_iter().filter(|index| all[*index].applies(&md)).collect();
+        let chosen: Vec<usize> = chosen.into_iter().filter(|index| all[*index].applies_to(&md)).collect();
         for index in &chosen {
             all[*index].apply(&mut md);
         }
@@ -242,7 +168,7 @@ proptest! {
         prop_assert!(outcome.is_ok(), "{outcome:?}");
         let text = seen(&outcome);
         for setting in chosen.into_iter().map(|index| settings().remove(index)) {
-            let told = setting.marks.iter().any(|mark| text.contains(mark));
+            let told = setting.is_in(&text);
             prop_assert!(told, "{} is nowhere in {text}", setting.field);
         }
     }
@@ -282,7 +208,7 @@ proptest! {
             ("engine.contextLength", json!(context)),
         ] {
             if !value.is_null() {
-                Setting { field, value, marks: &[], parts: None }.apply(&mut md);
+                Setting::new(field, value, &[]).apply(&mut md);
             }
         }
         let translation = translated(&md, version).unwrap();

@@ -9,11 +9,12 @@
 use std::path::Path;
 
 use runway_provider::conformance::cases::{self, Case};
+use runway_provider::conformance::fields::documents;
 use runway_provider::{Kind, Translation};
 use runway_provider_kaito::{INFERENCE_SET, SERVICE, WORKSPACE};
 use serde_json::{Value, json};
 
-use crate::{crd, documents, installed, kaito, request, yaml};
+use crate::{crd, installed, kaito, request, yaml};
 
 #[test]
 fn every_case_gives_what_is_expected() {

@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use runway_api::ModelDeployment;
-use runway_provider::{Configured, Installed, Provider, Request, Translation, Upstream};
+use runway_provider::{Configured, Installed, Provider, Request, Upstream};
 use runway_provider_kaito::Kaito;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 /// The provider with settings of an installation.
 fn kaito(settings: &Value) -> Arc<dyn Provider> {
@@ -52,24 +52,4 @@ fn installed(missing: &[String], older: &[String]) -> Installed {
         })
         .collect();
     Installed::newest(&upstreams)
-}
-
-/// The objects as they are applied, without the loop's metadata.
-fn documents(translation: &Translation) -> Vec<Value> {
-    translation
-        .objects
-        .iter()
-        .map(|object| {
-            let api_version = if object.kind.group.is_empty() {
-                object.version.clone()
-            } else {
-                format!("{}/{}", object.kind.group, object.version)
-            };
-            let mut document =
-                json!({"apiVersion": api_version, "kind": object.kind.kind, "metadata": {"name": object.name}});
-            let body: Map<String, Value> = object.body.as_object().unwrap().clone();
-            document.as_object_mut().unwrap().extend(body);
-            document
-        })
-        .collect()
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use runway_provider::conformance::fields;
+use runway_provider::conformance::fields::{self, Setting, seen};
 use runway_provider::{Provider, Refusal, Translation};
 use runway_provider_kaito::{INFERENCE_SET, Kaito};
 use serde_json::{Value, json};
 
-use crate::{documents, installed, request};
+use crate::{installed, request};
 
 /// Base spec.
 const BASES: [&str; 5] = ["preset", "vllm by image", "llamacpp", "llamacpp on gpus", "custom"];
@@ -35,15 +35,8 @@ fn base(which: &str) -> Value {
     json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
 }
 
-/// A field with a recognizable value, and how it is found in the result.
-struct Setting {
-    field: &'static str,
-    value: Value,
-    marks: &'static [&'static str],
-}
-
 fn settings() -> Vec<Setting> {
-    let set = |field, value, marks| Setting { field, value, marks };
+    let set = Setting::new;
     let mut all = vec![
         set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
         set(
@@ -78,28 +71,12 @@ fn settings() -> Vec<Setting> {
             &["marked-secret", "spec.env"],
         ),
         set(
-            "podTemplate.metadata.labels",
-            json!({"marked-label": "x"}),
-            &["marked-label"],
-        ),
-        set(
-            "podTemplate.metadata.annotations",
-            json!({"marked-annotation": "x"}),
-            &["marked-annotation"],
-        ),
-        set("secrets.huggingFaceToken", json!("marked-token"), &["marked-token"]),
-        set("nodeSelector", json!({"marked-pool": "x"}), &["marked-pool"]),
-        set(
             "tolerations",
             json!([{"key": "marked-taint", "operator": "Exists"}]),
             &["marked-taint", "spec.tolerations"],
         ),
     ];
-    all.extend(
-        fields::of_pods()
-            .into_iter()
-            .map(|(field, value, marks)| set(field, value, marks)),
-    );
+    all.extend(fields::of_pods());
     all
 }
 
@@ -117,30 +94,8 @@ const ELSEWHERE: [&str; 9] = [
     "gateway",
 ];
 
-fn apply(md: &mut Value, setting: &Setting) {
-    let pointer = format!("/spec/{}", setting.field.replace('.', "/"));
-    let (parents, field) = pointer.rsplit_once('/').unwrap();
-    let mut at = md;
-    for step in parents.split('/').skip(1) {
-        at = at.as_object_mut().unwrap().entry(step).or_insert_with(|| json!({}));
-    }
-    at[field] = setting.value.clone();
-}
-
 fn translate(md: &Value) -> Result<Translation, Refusal> {
     Kaito::default().translate(&request(md), &installed(&[], &[]))
-}
-
-/// The visible result: the objects and the messages.
-fn seen(outcome: &Result<Translation, Refusal>) -> String {
-    match outcome {
-        Ok(translation) => format!(
-            "{} {}",
-            Value::Array(documents(translation)),
-            translation.ignored.join("\n")
-        ),
-        Err(refusal) => refusal.message.clone(),
-    }
 }
 
 #[test]
@@ -159,14 +114,14 @@ fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
         for setting in settings() {
             let mut md = base(which);
-            apply(&mut md, &setting);
+            setting.apply(&mut md);
             let outcome = seen(&translate(&md));
             // A GPU type alone requests no GPU: there is no resource of that type.
             if setting.field == "resources.gpu.type" && !base(which)["spec"]["resources"].is_object() {
                 continue;
             }
             assert!(
-                setting.marks.iter().any(|mark| outcome.contains(mark)),
+                setting.is_in(&outcome),
                 "{which}: {} is nowhere in {outcome}",
                 setting.field
             );
@@ -179,7 +134,7 @@ fn any_md() -> impl Strategy<Value = (Value, Vec<usize>)> {
     (0..BASES.len(), some).prop_map(|(which, chosen)| {
         let mut md = base(BASES[which]);
         for index in &chosen {
-            apply(&mut md, &settings()[*index]);
+            settings()[*index].apply(&mut md);
         }
         (md, chosen)
     })
@@ -222,7 +177,7 @@ proptest! {
             ("engine.contextLength", json!(context)),
         ];
         for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
-            apply(&mut md, &Setting { field, value, marks: &[] });
+            Setting::new(field, value, &[]).apply(&mut md);
         }
         let translation = translate(&md).unwrap();
         let main = translation.objects.last().unwrap();

@@ -15,9 +15,10 @@ mod scaling;
 use std::path::Path;
 
 use runway_api::ModelDeployment;
+use runway_provider::conformance::fields::documents;
 use runway_provider::{Installed, Provider, Request, Translation, Upstream};
 use runway_provider_kuberay::KubeRay;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 fn yaml(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -39,21 +40,11 @@ fn installed(before: usize) -> Installed {
     Installed::newest(&older.collect::<Vec<_>>())
 }
 
-/// The object as it is applied, without the loop's metadata.
+/// The only object, as it is applied.
 fn document(translation: &Translation) -> Value {
-    let [object] = translation.objects.as_slice() else {
-        panic!("one object is made, not {:?}", translation.objects)
-    };
-    let mut document = json!({
-        "apiVersion": format!("{}/{}", object.kind.group, object.version),
-        "kind": object.kind.kind,
-        "metadata": {"name": object.name},
-    });
-    document
-        .as_object_mut()
-        .unwrap()
-        .extend(object.body.as_object().unwrap().clone());
-    document
+    let mut all = documents(translation);
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
 }
 
 /// The parsed Serve config.

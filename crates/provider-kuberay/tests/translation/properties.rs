@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use runway_provider::conformance::fields;
+use runway_provider::conformance::fields::{self, Setting, seen};
 use runway_provider::{Provider, Refusal, Translation};
 use runway_provider_kuberay::KubeRay;
 use serde_json::{Value, json};
@@ -30,15 +30,8 @@ fn base(which: &str) -> Value {
     md
 }
 
-/// A field with a recognizable value, and how it is found in the result.
-struct Setting {
-    field: &'static str,
-    value: Value,
-    marks: &'static [&'static str],
-}
-
 fn settings() -> Vec<Setting> {
-    let set = |field, value, marks| Setting { field, value, marks };
+    let set = Setting::new;
     let mut all = vec![
         set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
         set(
@@ -73,18 +66,6 @@ fn settings() -> Vec<Setting> {
             &["marked-secret"],
         ),
         set(
-            "podTemplate.metadata.labels",
-            json!({"marked-label": "x"}),
-            &["marked-label"],
-        ),
-        set(
-            "podTemplate.metadata.annotations",
-            json!({"marked-annotation": "x"}),
-            &["marked-annotation"],
-        ),
-        set("secrets.huggingFaceToken", json!("marked-token"), &["marked-token"]),
-        set("nodeSelector", json!({"marked-pool": "x"}), &["marked-pool"]),
-        set(
             "tolerations",
             json!([{"key": "marked-taint", "operator": "Exists"}]),
             &["marked-taint"],
@@ -95,11 +76,7 @@ fn settings() -> Vec<Setting> {
             &["marked-param"],
         ),
     ];
-    all.extend(
-        fields::of_pods()
-            .into_iter()
-            .map(|(field, value, marks)| set(field, value, marks)),
-    );
+    all.extend(fields::of_pods());
     all
 }
 
@@ -113,33 +90,8 @@ const ELSEWHERE: [&str; 6] = [
     "gateway",
 ];
 
-/// Fields of the other mode, which admission rejects or the request does not contain.
-fn belongs(field: &str, which: &str) -> bool {
-    let in_parts = field.starts_with("scaling.prefill") || field.starts_with("scaling.decode");
-    let whole = field == "scaling.replicas" || field.starts_with("resources.");
-    if which == "disaggregated" { !whole } else { !in_parts }
-}
-
-fn apply(md: &mut Value, setting: &Setting) {
-    let pointer = format!("/spec/{}", setting.field.replace('.', "/"));
-    let (parents, field) = pointer.rsplit_once('/').unwrap();
-    let mut at = md;
-    for step in parents.split('/').skip(1) {
-        at = at.as_object_mut().unwrap().entry(step).or_insert_with(|| json!({}));
-    }
-    at[field] = setting.value.clone();
-}
-
 fn translate(md: &Value) -> Result<Translation, Refusal> {
     KubeRay::default().translate(&request(md), &installed(0))
-}
-
-/// The visible result: the object and the messages.
-fn seen(outcome: &Result<Translation, Refusal>) -> String {
-    match outcome {
-        Ok(translation) => format!("{} {}", document(translation), translation.ignored.join("\n")),
-        Err(refusal) => refusal.message.clone(),
-    }
 }
 
 #[test]
@@ -156,12 +108,15 @@ fn every_field_of_the_spec_is_tried() {
 #[test]
 fn every_field_is_used_or_reported_as_ignored() {
     for which in BASES {
-        for setting in settings().into_iter().filter(|s| belongs(s.field, which)) {
+        for setting in settings() {
             let mut md = base(which);
-            apply(&mut md, &setting);
+            if !setting.applies_to(&md) {
+                continue;
+            }
+            setting.apply(&mut md);
             let outcome = seen(&translate(&md));
             assert!(
-                setting.marks.iter().any(|mark| outcome.contains(mark)),
+                setting.is_in(&outcome),
                 "{which}: {} is nowhere in {outcome}",
                 setting.field
             );
@@ -173,9 +128,9 @@ fn any_md() -> impl Strategy<Value = (Value, Vec<usize>)> {
     let some = proptest::sample::subsequence((0..settings().len()).collect::<Vec<_>>(), 0..=settings().len());
     (0..BASES.len(), some).prop_map(|(which, mut chosen)| {
         let mut md = base(BASES[which]);
-        chosen.retain(|index| belongs(settings()[*index].field, BASES[which]));
+        chosen.retain(|index| settings()[*index].applies_to(&md));
         for index in &chosen {
-            apply(&mut md, &settings()[*index]);
+            settings()[*index].apply(&mut md);
         }
         (md, chosen)
     })
@@ -187,7 +142,7 @@ proptest! {
         let outcome = translate(&md);
         let text = seen(&outcome);
         for setting in chosen.into_iter().map(|index| settings().remove(index)) {
-            let told = outcome.is_err() || setting.marks.iter().any(|mark| text.contains(mark));
+            let told = outcome.is_err() || setting.is_in(&text);
             prop_assert!(told, "{} is nowhere in {text}", setting.field);
         }
     }
@@ -224,7 +179,7 @@ proptest! {
             ("engine.contextLength", json!(context)),
         ];
         for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
-            apply(&mut md, &Setting { field, value, marks: &[] });
+            Setting::new(field, value, &[]).apply(&mut md);
         }
         let outcome = translate(&md);
         let Some(gpus) = gpus.filter(|n| *n > 0) else {

@@ -156,10 +156,6 @@ fn probes(trial: &Trial, patch: &Value) -> Result<Vec<Value>, String> {
         json!({"resources": {"cpu": "7"}}),
         json!({"image": "probe/image:1"}),
         json!({"env": [{"name": "PROBE", "value": "1"}]}),
-        json!({"podTemplate": {"metadata": {"labels": {"probe": "1"}}}}),
-        json!({"podTemplate": {"metadata": {"annotations": {"probe": "1"}}}}),
-        json!({"secrets": {"huggingFaceToken": "probe-secret"}}),
-        json!({"nodeSelector": {"probe": "1"}}),
         json!({"tolerations": [{"key": "probe", "operator": "Exists"}]}),
     ];
     let worker = |replicas: i32| {
@@ -184,8 +180,8 @@ fn probes(trial: &Trial, patch: &Value) -> Result<Vec<Value>, String> {
     // The loop reports volumes that are not mounted.
     let of_pods = fields::of_pods()
         .into_iter()
-        .filter(|(path, ..)| *path != "model.storage.volumes");
-    probes.extend(of_pods.map(|(path, value, _)| nested(path, value)));
+        .filter(|setting| setting.field != "model.storage.volumes");
+    probes.extend(of_pods.map(|setting| nested(setting.field, setting.value)));
     Ok(probes.into_iter().map(|probe| json!({"spec": probe})).collect())
 }
 
