@@ -112,3 +112,9 @@ async fn run() -> Result<()> {
         Command::Python => python::run(),
     }
 }
+
+/// clap checks the arguments of a subcommand only when it is called.
+#[test]
+fn arguments_of_all_subcommands_are_consistent() {
+    <Args as clap::CommandFactory>::command().debug_assert();
+}

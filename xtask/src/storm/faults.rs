@@ -42,7 +42,7 @@ const WEBHOOKS: [&str; 2] = [
 
 /// Faults of the installed product.
 #[derive(clap::Args)]
-pub(super) struct Args {
+pub(super) struct Options {
     /// Inject faults, such as killed pods, revoked rights and outages, into the product on a real node.
     #[arg(long, conflicts_with_all = ["all", "scenario", "states", "seed", "changes", "walk"])]
     pub(super) installed: bool,
@@ -64,8 +64,8 @@ struct Row {
 }
 
 /// Injects one fault after the other. Fails at the end if any was not survived.
-pub(super) async fn run(args: &Args) -> Result<()> {
-    let installed = Installed::start("storm --installed", !args.unoptimised, &[], &[PROVIDER]).await?;
+pub(super) async fn run(options: &Options) -> Result<()> {
+    let installed = Installed::start("storm --installed", !options.unoptimised, &[], &[PROVIDER]).await?;
     installed.deploy(PROVIDER).await?;
     let load = Load::begin(&[installed.at_service()]);
     load.is_answered().await?;
@@ -80,7 +80,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     installed.node.stop().await?;
     let table = table(&rows);
     println!("\n{table}");
-    if args.docs {
+    if options.docs {
         record::write_down(record::RELIABILITY, "storm --installed --docs", &table)?;
     }
     let failed: Vec<String> = rows.iter().filter_map(Row::failure).collect();

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "all")]
     resume: bool,
     #[command(flatten)]
-    faults: faults::Args,
+    faults: faults::Options,
     /// Change specs N times on a real API server: values of every field that its schema names, bounds or forbids.
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed"])]
     changes: Option<u64>,
