@@ -21,7 +21,7 @@ use runway_operator::kubelet;
 use runway_operator::object::Kind;
 use runway_operator::packed::{Packed, Text};
 use runway_operator::store::{Change, Kinds, Store};
-use runway_operator::watch::{crd, events, watched};
+use runway_operator::watch::{crd, events, noticing, watched};
 use tokio::task::JoinSet;
 
 use crate::needs;
@@ -203,11 +203,17 @@ impl Caches {
 
     fn follow(self: Arc<Self>, kind: Kind, version: &str, store: Store<Sighting>) -> BoxFuture<'static, ()> {
         let (client, resource) = (self.client.clone(), kind.resource_in(version));
-        let changed = move |change: &Change<'_, Sighting>| self.changed(kind, change);
+        let this = self.clone();
+        let changed = move |change: &Change<'_, Sighting>| this.changed(kind, change);
         if needs::MADE.contains(&kind) {
             let ours = format!("{}={}", labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER);
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
             let events = events(api, watcher::Config::default().labels(&ours));
+            let written = self.written.clone();
+            let missed = move |object: &DynamicObject| {
+                self.wake_interested(kind, &object.namespace().unwrap_or_default(), &object.name_any());
+            };
+            let events = noticing(events, written, kind.kind, missed);
             let keep = |object: DynamicObject| {
                 Some(Sighting {
                     revision: revision(&object),
@@ -229,14 +235,20 @@ impl Caches {
     }
 
     fn changed(&self, kind: Kind, change: &Change<'_, Sighting>) {
-        let at = (kind, (change.namespace.to_owned(), change.name.to_owned()));
         if change.gone {
+            let at = (kind, (change.namespace.to_owned(), change.name.to_owned()));
             lock(&self.reads).remove(&at);
             self.written.gone(kind.kind, change.namespace, change.name);
         }
+        self.wake_interested(kind, change.namespace, change.name);
+    }
+
+    /// Wakes the actors that need an object.
+    fn wake_interested(&self, kind: Kind, namespace: &str, name: &str) {
+        let at = (kind, (namespace.to_owned(), name.to_owned()));
         let names = lock(&self.interest).of.get(&at).cloned().unwrap_or_default();
         for name in names {
-            self.wake.call(change.namespace, &name);
+            self.wake.call(namespace, &name);
         }
     }
 

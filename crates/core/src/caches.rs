@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures::{Stream, StreamExt, stream};
 use kube::core::DynamicObject;
 use kube::runtime::watcher;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use runway_api::ModelDeployment;
 use runway_operator::controller::Wake;
 use runway_operator::echo::{Echo, revision};
 use runway_operator::object::Kind;
 use runway_operator::packed::Packed;
 use runway_operator::store::{Kinds, Store};
-use runway_operator::watch::{crd, watched};
+use runway_operator::watch::{crd, noticing, watched};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -151,16 +151,24 @@ impl Caches {
         let follow = |_: &str, store: Store<Kept>| {
             let api = Api::all_with(self.client.clone(), &kind.resource());
             let (wake, written) = (self.wake.clone(), self.written.clone());
+            let wake_target = move |namespace: &str, object: &DynamicObject| {
+                if let Some(name) = target(object) {
+                    wake.call(namespace, name);
+                }
+            };
+            let missed = {
+                let wake_target = wake_target.clone();
+                move |object: &DynamicObject| wake_target(&object.namespace().unwrap_or_default(), object)
+            };
+            let objects = watched::<DynamicObject>(api, watcher::Config::default());
             store.follow(
-                watched::<DynamicObject>(api, watcher::Config::default()),
+                noticing(objects, written.clone(), kind.kind, missed),
                 Kept::of,
                 move |change| {
                     if change.gone {
                         written.gone(kind.kind, change.namespace, change.name);
                     }
-                    if let Some(name) = target(&change.kept.object) {
-                        wake.call(change.namespace, name);
-                    }
+                    wake_target(change.namespace, &change.kept.object);
                 },
             )
         };

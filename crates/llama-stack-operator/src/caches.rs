@@ -20,7 +20,7 @@ use runway_operator::echo::Echo;
 use runway_operator::kubelet;
 use runway_operator::packed::{Packed, Text};
 use runway_operator::store::{Kinds, Store};
-use runway_operator::watch::{crd, watched};
+use runway_operator::watch::{crd, noticing, watched};
 use tokio::task::JoinSet;
 
 use crate::config_maps::{self, ConfigMaps};
@@ -140,16 +140,26 @@ impl Caches {
         let follow = |_: &str, store: Store<Text>| {
             let api = Api::all_with(self.client.clone(), &kind.resource());
             let (wake, written) = (self.wake.clone(), self.written.clone());
+            let wake_owner = move |namespace: &str, metadata: Option<ObjectMeta>| {
+                if let Some(owner) = metadata.and_then(owner_name) {
+                    wake.call(namespace, &owner);
+                }
+            };
+            let missed = {
+                let wake_owner = wake_owner.clone();
+                move |object: &DynamicObject| {
+                    wake_owner(&object.namespace().unwrap_or_default(), Some(object.metadata.clone()));
+                }
+            };
+            let objects = watched::<Packed<DynamicObject>>(api, ours());
             store.follow(
-                watched::<Packed<DynamicObject>>(api, ours()),
+                noticing(objects, written.clone(), kind.kind, missed),
                 |packed| Some(packed.into_text()),
                 move |change| {
                     if change.gone {
                         written.gone(kind.kind, change.namespace, change.name);
                     }
-                    if let Some(owner) = change.kept.metadata().and_then(owner_name) {
-                        wake.call(change.namespace, &owner);
-                    }
+                    wake_owner(change.namespace, change.kept.metadata());
                 },
             )
         };

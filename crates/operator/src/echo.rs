@@ -42,6 +42,22 @@ impl<K: Resource> Echo<K> {
         self.lock().remove(&key(kind, namespace, name));
     }
 
+    /// The answers about objects of a kind.
+    pub fn all(&self, kind: &str) -> Vec<Arc<K>> {
+        let answers = self.lock();
+        let of_kind = answers.iter().filter(|((of, ..), _)| of == kind);
+        of_kind.map(|(_, (_, answer))| answer.clone()).collect()
+    }
+
+    /// Forgets an answer, unless there is a later one.
+    pub fn forget(&self, kind: &str, answer: &Arc<K>) {
+        let key = key(kind, &answer.namespace().unwrap_or_default(), &answer.name_any());
+        let mut answers = self.lock();
+        if answers.get(&key).is_some_and(|(_, last)| Arc::ptr_eq(last, answer)) {
+            answers.remove(&key);
+        }
+    }
+
     /// The newer of the watched object and the server's answer to the last write.
     pub fn newest(&self, kind: &str, namespace: &str, name: &str, watched: Option<Arc<K>>) -> Option<Arc<K>> {
         let key = key(kind, namespace, name);

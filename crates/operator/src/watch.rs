@@ -1,17 +1,21 @@
 //! Reflected watches that one bad object cannot stop.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::future::ready;
 use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
 
+use backon::ExponentialBuilder;
 use futures::{Stream, StreamExt, stream};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::error_boundary::InvalidObject;
 use kube::core::{ApiResource, ObjectMeta, PartialObjectMeta, Resource};
 use kube::runtime::reflector::store::{Store, Writer};
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::runtime::utils::StreamBackoff;
+use kube::runtime::watcher as watch;
+use kube::runtime::watcher::{self, Event, ExponentialBackoff};
 use kube::{Api, Client, ResourceExt};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
@@ -19,6 +23,14 @@ use serde_json::value::RawValue;
 
 use crate::admin::Pending;
 use crate::crd::Crd;
+use crate::echo::Echo;
+
+/// First wait after a failure of a watch; it doubles with every further one.
+const FIRST_WAIT: Duration = Duration::from_millis(800);
+/// Status of a watch that begins before the oldest change that the API server knows.
+const EXPIRED: u16 = 410;
+/// Longest wait, to which up to the same is added at random: a controller resumes its work so long after an outage.
+const LONGEST_WAIT: Duration = Duration::from_secs(4);
 
 /// Body of a [`Resource`] implementation for a wrapper of an object: it has the object's kind.
 macro_rules! same_kind {
@@ -84,10 +96,32 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let resource = api.resource_url().to_owned();
-    watch(api, config).default_backoff().filter_map(move |event| {
+    resumed(watch(api, config)).filter_map(move |event| {
         let event = event.inspect_err(|error| tracing::warn!(resource, %error, "watch interrupted"));
         ready(event.ok())
     })
+}
+
+/// Waits after failures of a watch. An expired one (410) is no failure of the server: it is listed again after the first wait,
+/// however many failures were before.
+fn resumed<K: Send>(
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
+    let events = events.filter_map(|event| async {
+        match event {
+            Err(watcher::Error::WatchError(status)) if status.code == EXPIRED => {
+                tokio::time::sleep(FIRST_WAIT).await;
+                None
+            }
+            event => Some(event),
+        }
+    });
+    let waits = ExponentialBuilder::new()
+        .with_min_delay(FIRST_WAIT)
+        .with_max_delay(LONGEST_WAIT)
+        .with_jitter()
+        .without_max_times();
+    StreamBackoff::new(events, ExponentialBackoff::from(waits))
 }
 
 /// Watches `api`. Objects that do not deserialize are skipped and logged. Managed fields are dropped, because no controller
@@ -135,6 +169,37 @@ where
     gone.map(|object| object.as_ref().clone()).collect()
 }
 
+/// The same events. Calls `missed` with each object that we wrote before a list began, and that the list lacks: it was deleted
+/// before the watch showed it, so no event is about it.
+pub fn noticing<K, W>(
+    events: impl Stream<Item = Event<K>> + Send,
+    written: Arc<Echo<W>>,
+    kind: &'static str,
+    missed: impl Fn(&W) + Send,
+) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Send,
+    W: Resource + Send + Sync,
+{
+    let mut unseen = HashMap::new();
+    events.inspect(move |event| match event {
+        Event::Init => {
+            let answers = written.all(kind).into_iter();
+            unseen = answers.map(|answer| (key(answer.as_ref()), answer)).collect();
+        }
+        Event::InitApply(object) if !unseen.is_empty() => {
+            unseen.remove(&key(object));
+        }
+        Event::InitDone => {
+            for (_, answer) in unseen.drain() {
+                written.forget(kind, &answer);
+                missed(&answer);
+            }
+        }
+        Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
+    })
+}
+
 /// One CRD as it comes, changes and goes; the first item says whether it is there at all.
 pub fn crd(client: Client, name: String) -> impl Stream<Item = Option<Crd>> + Send {
     let resource = ApiResource::erase::<CustomResourceDefinition>(&());
@@ -148,8 +213,7 @@ where
 {
     let only_this = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let resource = api.resource_url().to_owned();
-    watch(api, only_this)
-        .default_backoff()
+    resumed(watch(api, only_this))
         .scan(None, move |last, event| {
             // An Init is followed by what there is: only then is it known.
             let mut known = !matches!(event, Ok(Event::Init | Event::InitApply(_)));
@@ -266,6 +330,63 @@ mod tests {
         assert_eq!(list(&["a", "b", "c"]), Vec::<String>::new());
         assert_eq!(list(&["b"]), ["a", "c"].map(str::to_owned).to_vec());
         assert_eq!(list(&["b", "d"]), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn objects_that_were_written_and_deleted_while_the_watch_was_away_are_noticed() {
+        let pod = |name: &str, version: &str| Pod {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                resource_version: Some(version.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Pod::default()
+        };
+        let written = Arc::new(Echo::default());
+        let (sender, events) = futures::channel::mpsc::unbounded();
+        let (told, mut missed) = futures::channel::mpsc::unbounded();
+        let mut events = std::pin::pin!(noticing(events, written.clone(), "Pod", |pod: &Pod| {
+            told.unbounded_send(pod.name_any()).unwrap();
+        }));
+        let mut pass = async |event: Event<Pod>| {
+            sender.unbounded_send(event).unwrap();
+            events.next().await.unwrap();
+        };
+        written.wrote("Pod", pod("gone", "1"));
+        written.wrote("Pod", pod("there", "2"));
+        written.wrote("Other", pod("of-another-kind", "3"));
+        pass(Event::Init).await;
+        // Its list may have been made before it.
+        written.wrote("Pod", pod("later", "4"));
+        pass(Event::InitApply(pod("there", "2"))).await;
+        pass(Event::InitDone).await;
+        assert_eq!(missed.try_recv().unwrap(), "gone");
+        assert!(missed.try_recv().is_err(), "the others are not missed");
+        let newest = |kind: &str, name: &str| written.newest(kind, "", name, None).is_some();
+        assert!(!newest("Pod", "gone"));
+        assert!(newest("Pod", "there") && newest("Pod", "later") && newest("Other", "of-another-kind"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn expired_watch_is_listed_again_at_once_and_an_outage_is_waited_for() {
+        let status = |code: u16| {
+            let status = kube::core::Status {
+                code,
+                ..kube::core::Status::default()
+            };
+            Err::<Event<Pod>, _>(watcher::Error::WatchError(Box::new(status)))
+        };
+        let outage = std::iter::repeat_n((), 10).map(|()| status(503));
+        let events = outage.chain([status(410), Ok(Event::Init)]);
+        let mut events = std::pin::pin!(resumed(stream::iter(events)));
+        let mut last = tokio::time::Instant::now();
+        for _ in 0..10 {
+            assert!(events.next().await.unwrap().is_err());
+            assert!(last.elapsed() <= 2 * LONGEST_WAIT, "{:?}", last.elapsed());
+            last = tokio::time::Instant::now();
+        }
+        assert!(matches!(events.next().await, Some(Ok(Event::Init))));
+        assert!(last.elapsed() <= 2 * LONGEST_WAIT + FIRST_WAIT, "{:?}", last.elapsed());
     }
 
     #[test]

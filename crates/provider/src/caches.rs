@@ -19,7 +19,7 @@ use runway_operator::echo::Echo;
 use runway_operator::kubelet::{Unready, unready};
 use runway_operator::packed::{Packed, Text};
 use runway_operator::store::{Kinds, Store};
-use runway_operator::watch::{crd, single, watched};
+use runway_operator::watch::{crd, noticing, single, watched};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
@@ -272,9 +272,17 @@ impl Caches {
             labels::DEPLOYMENT
         );
         let api = Api::all_with(self.client.clone(), &CLAIM.resource());
+        let (store, wake, written) = (self.claims.clone(), self.wake.clone(), self.written.clone());
+        let missed = {
+            let wake = wake.clone();
+            move |claim: &DynamicObject| {
+                let model = claim.labels().get(labels::DEPLOYMENT).cloned().unwrap_or_default();
+                wake.call(&claim.namespace().unwrap_or_default(), &model);
+            }
+        };
         // Packed objects have no labels to be filed by.
         let claims = watched::<DynamicObject>(api, watcher::Config::default().labels(&ours));
-        let (store, wake, written) = (self.claims.clone(), self.wake.clone(), self.written.clone());
+        let claims = noticing(claims, written.clone(), CLAIM.kind, missed);
         store
             .follow(
                 claims,
@@ -329,15 +337,26 @@ impl Caches {
         let follow = |version: &str, store: Store<Text>| {
             let api = Api::all_with(self.client.clone(), &api_resource(kind, version));
             let (wake, written) = (self.wake.clone(), self.written.clone());
+            let wake_owner = move |namespace: &str, name: &str, metadata: Option<ObjectMeta>| {
+                let owner = metadata.and_then(owner_name);
+                wake.call(namespace, owner.as_deref().unwrap_or(name));
+            };
+            let missed = {
+                let wake_owner = wake_owner.clone();
+                move |object: &DynamicObject| {
+                    let namespace = object.namespace().unwrap_or_default();
+                    wake_owner(&namespace, &object.name_any(), Some(object.metadata.clone()));
+                }
+            };
+            let objects = watched::<Packed<DynamicObject>>(api, config);
             store.follow(
-                watched::<Packed<DynamicObject>>(api, config),
+                noticing(objects, written.clone(), kind.kind, missed),
                 |packed| Some(packed.into_text()),
                 move |change| {
                     if change.gone {
                         written.gone(kind.kind, change.namespace, change.name);
                     }
-                    let owner = change.kept.metadata().and_then(owner_name);
-                    wake.call(change.namespace, owner.as_deref().unwrap_or(change.name));
+                    wake_owner(change.namespace, change.name, change.kept.metadata());
                 },
             )
         };

@@ -238,17 +238,14 @@ impl Campaign {
                 .await
         })
         .await;
-        let effect = "the owner of the model's Deployment is removed";
+        let effect = "the owner of the model's Deployment is removed, which is reported, and set again";
         self.fault("OwnerRefOrphan", effect, async |campaign| {
-            let none = json!({ "metadata": { "ownerReferences": null } });
-            campaign.patch(&model, "default", &none).await?;
-            campaign
-                .model(|object| {
-                    let owner = &object["metadata"]["ownerReferences"][0]["kind"];
-                    ensure!(owner == "ModelDeployment", "the owner is {owner}");
-                    Ok(())
-                })
-                .await
+            let deployments: Api<Deployment> = Api::default_namespaced(campaign.installed.client());
+            let owners = deployments.get(NAME).await?.metadata.owner_references;
+            let set = |owners: Value| json!({ "metadata": { "ownerReferences": owners } });
+            campaign.patch(&model, "default", &set(Value::Null)).await?;
+            campaign.says("was not created for this ModelDeployment").await?;
+            campaign.patch(&model, "default", &set(json!(owners))).await
         })
         .await;
         let effect = "the model's Service is deleted; requests until it is there again fail";

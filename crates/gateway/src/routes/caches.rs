@@ -18,7 +18,7 @@ use runway_operator::echo::{Echo, revision};
 use runway_operator::object::{self, Kind};
 use runway_operator::packed::{Packed, Text};
 use runway_operator::store::{Change, Kinds, Store};
-use runway_operator::watch::{crd, watched};
+use runway_operator::watch::{crd, key, noticing, watched};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -233,8 +233,21 @@ impl Caches {
             let (api, config) = self.scope(kind);
             let (wake, written, claims) = (self.wake.clone(), self.written.clone(), self.claims.clone());
             let changes = self.changes.clone();
+            let wake_concerned = move |key: (String, String), kept: &Kept| {
+                let concerned = claims.lock().concerned(&key, kept.model.as_deref());
+                call(&wake, &concerned);
+            };
+            let missed = {
+                let wake_concerned = wake_concerned.clone();
+                move |object: &DynamicObject| wake_concerned(key(object), &Kept::of(object.clone()))
+            };
             store.follow(
-                watched::<DynamicObject>(api, config),
+                noticing(
+                    watched::<DynamicObject>(api, config),
+                    written.clone(),
+                    kind.kind,
+                    missed,
+                ),
                 |object| Some(Kept::of(object)),
                 move |change| {
                     if change.gone {
@@ -245,8 +258,7 @@ impl Caches {
                         return;
                     }
                     let key = (change.namespace.to_owned(), change.name.to_owned());
-                    let concerned = claims.lock().concerned(&key, change.kept.model.as_deref());
-                    call(&wake, &concerned);
+                    wake_concerned(key, change.kept);
                 },
             )
         };
