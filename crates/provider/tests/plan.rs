@@ -145,7 +145,7 @@ fn each_event_is_sent_once_per_change() {
         (
             "deletion-timed-out",
             &[
-                "Warning FinalizerTimeout: Finalizer removed after timeout, provider resource may be orphaned: ModelServer 'llama'",
+                "Warning FinalizerTimeout: Finalizer removed after timeout, provider resource may be orphaned: ModelServer 'llama' (held by acme.example/drain)",
             ],
         ),
     ];

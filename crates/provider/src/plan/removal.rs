@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use runway_api::{EventReason, labels};
 use runway_operator::object;
@@ -10,6 +11,9 @@ use runway_operator::plan::{Delete, Finalizer, Note, Plan};
 use super::{serve, status};
 use crate::contract::{CLAIM, Provider};
 use crate::observe::{Child, Observed};
+
+/// An object that is being deleted for this long is held by its finalizers, which the message then names.
+const HELD_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// Deletes the objects; removes the finalizer when they are gone, or after the timeout.
 pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
@@ -30,7 +34,7 @@ pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
         .as_ref()
         .map_or(Duration::ZERO, |since| object::time_left(since.0, seen.now));
     if left.is_zero() {
-        let orphans = list(&remaining);
+        let orphans = list(&remaining, seen.now);
         return Plan {
             finalizer: Finalizer::Remove,
             events: vec![Note::new(
@@ -40,10 +44,10 @@ pub(super) fn for_deletion(provider: &dyn Provider, seen: &Observed) -> Plan {
             ..Plan::default()
         };
     }
-    let message = format!("Waiting for {} to be deleted", list(&remaining));
+    let message = format!("Waiting for {} to be deleted", list(&remaining, seen.now));
     Plan {
         delete: deletions(seen, &remaining),
-        look_again: Some(left),
+        look_again: Some(until_held(&remaining, seen.now).map_or(left, |held| held.min(left))),
         ..status::terminating(provider, seen, message)
     }
 }
@@ -56,10 +60,11 @@ pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor:
     }
     let message = format!(
         "Handing over to provider '{successor}': waiting for {} to be deleted",
-        list(&remaining)
+        list(&remaining, seen.now)
     );
     Plan {
         delete: deletions(seen, &remaining),
+        look_again: until_held(&remaining, seen.now),
         // The core may have given up waiting, and removed this status.
         status_guarded: true,
         ..status::terminating(provider, seen, message)
@@ -104,10 +109,26 @@ fn deletions(seen: &Observed, remaining: &[&Child]) -> Vec<Delete> {
         .collect()
 }
 
-fn list(remaining: &[&Child]) -> String {
-    remaining
-        .iter()
-        .map(|c| c.kind.named(&c.object.name_any()))
-        .collect::<Vec<_>>()
-        .join(", ")
+fn list(remaining: &[&Child], now: Timestamp) -> String {
+    let named = |child: &&Child| {
+        let name = child.kind.named(&child.object.name_any());
+        match held_in(child, now) {
+            Some(SignedDuration::ZERO) => format!("{name} (held by {})", child.object.finalizers().join(", ")),
+            _ => name,
+        }
+    };
+    remaining.iter().map(named).collect::<Vec<_>>().join(", ")
+}
+
+/// Time until the first of them counts as held.
+fn until_held(remaining: &[&Child], now: Timestamp) -> Option<Duration> {
+    let times = remaining.iter().filter_map(|child| held_in(child, now));
+    times.filter(|time| !time.is_zero()).min()?.try_into().ok()
+}
+
+/// Time until an object counts as held by its finalizers; zero if it does. `None` if it is not being deleted, or has none.
+fn held_in(child: &Child, now: Timestamp) -> Option<SignedDuration> {
+    let since = child.object.metadata.deletion_timestamp.as_ref()?.0;
+    let has_finalizers = !child.object.finalizers().is_empty();
+    has_finalizers.then(|| (HELD_AFTER - now.duration_since(since)).max(SignedDuration::ZERO))
 }
