@@ -40,7 +40,7 @@ const NOBODY: &str = "nobody";
 const RETURNS: u32 = 3;
 /// `ASYA_MAX_DELIVERIES` of the actors: as the operator sets it, and none, so that the broker moves the message.
 const MOST_DELIVERIES: [&str; 2] = ["3", "0"];
-/// Messages that are sent together.
+/// Most messages that are sent together.
 const CHUNK: u64 = 1000;
 /// Time of a fault that ends by itself.
 const OUTAGE: Duration = Duration::from_secs(3);
@@ -132,13 +132,14 @@ async fn run<Q: Queues>(
         tell(out, faults);
     });
     let sending = async {
-        for first in (0..envelopes).step_by(usize::try_from(CHUNK)?) {
+        let chunk = CHUNK.min(Q::UNDER_WAY);
+        for first in (0..envelopes).step_by(usize::try_from(chunk)?) {
             let may_send = |out: &usize| u64::try_from(*out).is_ok_and(|out| first < out.saturating_add(Q::UNDER_WAY));
             if out.wait_for(may_send).await.is_err() {
                 // The collector has given up.
                 break;
             }
-            let numbers = first..envelopes.min(first + CHUNK);
+            let numbers = first..envelopes.min(first + chunk);
             let bodies = numbers.map(|number| envelope(number, 0, &ACTORS)).collect();
             queues.send(ACTORS[0], bodies).await?;
         }

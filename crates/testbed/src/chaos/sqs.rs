@@ -120,8 +120,8 @@ impl super::Queues for Queues {
         ]
     };
     const REDELIVERY: Duration = VISIBILITY;
-    // The server looks at all messages of a queue for each request.
-    const UNDER_WAY: u64 = 2000;
+    // The server looks at all messages of a queue for each request. With a thousand, visibility timeouts are renewed too late.
+    const UNDER_WAY: u64 = 200;
 
     fn environment(&self, actor: usize) -> Vec<(&'static str, String)> {
         vec![
