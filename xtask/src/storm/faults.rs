@@ -30,7 +30,7 @@ const PROVIDER: &str = "direct";
 const ABSENT: &str = "registry.invalid/engine:1";
 /// A program that no image has.
 const MISSING: &str = "/missing";
-/// A finalizer of somebody else.
+/// A finalizer of another controller.
 const FOREIGN: &str = "example.org/block";
 /// Time of a fault that is taken back.
 const OUTAGE: Duration = Duration::from_secs(20);
@@ -209,7 +209,7 @@ impl Campaign {
 
     async fn objects(&mut self) {
         let model = deployment(NAME);
-        let effect = "somebody sets another image in the model's Deployment";
+        let effect = "another client sets another image in the model's Deployment";
         self.fault("CRDMutation", effect, async |campaign| {
             let set = ["set", "image", &model, &format!("*={ABSENT}")];
             campaign.installed.kubectl(&set).await?;
@@ -229,7 +229,7 @@ impl Campaign {
                 "label",
                 "--overwrite",
                 &model,
-                &format!("{owner}=nobody"),
+                &format!("{owner}=another"),
                 &format!("{provider}-"),
             ];
             campaign.installed.kubectl(&stomp).await?;
@@ -267,7 +267,7 @@ impl Campaign {
             Ok(())
         })
         .await;
-        let effect = "somebody's finalizer holds the Deployment of a model that is deleted";
+        let effect = "a finalizer of another controller holds the Deployment of a model that is deleted";
         self.fault("FinalizerBlock", effect, Self::finalizer).await;
     }
 
@@ -337,7 +337,7 @@ impl Campaign {
         .await;
     }
 
-    /// Injects a fault, and takes it back where nobody else would; then everything must work, and no request have failed.
+    /// Injects a fault, and takes it back if no controller does; then everything must work, and no request have failed.
     async fn fault(
         &mut self,
         name: &'static str,
@@ -610,7 +610,7 @@ impl Campaign {
 }
 
 impl Row {
-    /// What was not survived, if anything.
+    /// Message about a fault that was not survived.
     fn failure(&self) -> Option<String> {
         let failed = self.seen.failed.first().filter(|_| !self.may_fail);
         match &self.recovered {

@@ -20,7 +20,7 @@ pub(crate) struct Outcome {
     pub(crate) faults: usize,
     /// Changes of a walk.
     pub(crate) tried: Tried,
-    /// What failed.
+    /// Message of the failure.
     pub(crate) error: Option<String>,
 }
 
