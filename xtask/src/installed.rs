@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, labels};
 use runway_client::manifests::{NAMESPACE, Release};
+use runway_provider::Request;
 use runway_testbed::engine::{LlamaServer, MODEL};
 use runway_testbed::traffic::load::{Address, Way};
 use runway_testbed::{Node, Options, PATIENCE, crds, eventually, node};
@@ -108,12 +109,7 @@ impl Installed {
                 status.message.unwrap_or_default()
             );
             let pods = self.pods().await?;
-            let replicas = md
-                .spec
-                .scaling
-                .as_ref()
-                .and_then(|scaling| scaling.replicas)
-                .unwrap_or(1);
+            let replicas = Request::try_from(&md)?.topology.replicas();
             let serving = pods.iter().filter(|pod| node::running(pod).is_ok()).count();
             ensure!(
                 serving == pods.len() && i32::try_from(serving) == Ok(replicas),

@@ -102,8 +102,8 @@ where
     })
 }
 
-/// Waits after failures of a watch. An expired one (410) is no failure of the server: it is listed again after the first wait,
-/// however many failures were before.
+/// Delays a watch after an error, twice as long after each further one. If the watch has expired (410), the server works: the
+/// objects are listed again after the first wait, however many errors came before.
 fn resumed<K: Send>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
@@ -169,8 +169,8 @@ where
     gone.map(|object| object.as_ref().clone()).collect()
 }
 
-/// The same events. Calls `missed` with each object that we wrote before a list began, and that the list lacks: it was deleted
-/// before the watch showed it, so no event is about it.
+/// Passes the events on, and calls `missed` with each object that we wrote before a list began and that the list lacks: it was
+/// deleted before the watch showed it, so no event reports the deletion.
 pub fn noticing<K, W>(
     events: impl Stream<Item = Event<K>> + Send,
     written: Arc<Echo<W>>,

@@ -26,6 +26,8 @@ use crate::record;
 use crate::up::step;
 
 const PROVIDER: &str = "direct";
+/// Deployments of the controllers.
+const CONTROLLERS: [&str; 2] = [CORE_MANAGER, "direct-provider"];
 /// An image that no registry has.
 const ABSENT: &str = "registry.invalid/engine:1";
 /// A program that no image has.
@@ -249,7 +251,7 @@ impl Campaign {
             let owners = deployments.get(NAME).await?.metadata.owner_references;
             let set = |owners: Value| json!({ "metadata": { "ownerReferences": owners } });
             campaign.patch(&model, "default", &set(Value::Null)).await?;
-            campaign.says("was not created for this ModelDeployment").await?;
+            campaign.says(NAME, "was not created for this ModelDeployment").await?;
             campaign.patch(&model, "default", &set(json!(owners))).await
         })
         .await;
@@ -282,7 +284,7 @@ impl Campaign {
                 .installed
                 .patch(json!({ "scaling": { "replicas": 2 } }))
                 .await?;
-            campaign.says("exceeded quota").await?;
+            campaign.says(NAME, "exceeded quota").await?;
             campaign.installed.kubectl(&["delete", "quota", "none"]).await?;
             campaign.installed.settled().await?;
             campaign.installed.change(json!({ "scaling": { "replicas": 1 } })).await
@@ -291,7 +293,7 @@ impl Campaign {
         let effect =
             "the controllers' ClusterRoleBindings lose their subjects for 20 s, and the model is changed meanwhile";
         self.fault("RBACRevoke", effect, async |campaign| {
-            let bindings = controllers().map(|name| format!("clusterrolebinding/{name}"));
+            let bindings = CONTROLLERS.map(|name| format!("clusterrolebinding/{name}"));
             let before = campaign.subjects(&bindings).await?;
             for name in &bindings {
                 campaign.patch(name, "", &json!({ "subjects": [] })).await?;
@@ -376,7 +378,7 @@ impl Campaign {
     /// The controllers run; the model serves as its spec says; a new model gets its objects and goes again; an invalid one is
     /// rejected by the webhook.
     async fn works(&self) -> Result<()> {
-        self.installed.rolled_out(&controllers()).await?;
+        self.installed.rolled_out(&CONTROLLERS).await?;
         self.installed.settled().await?;
         self.rejects().await?;
         self.asleep("probe").await?;
@@ -451,10 +453,10 @@ impl Campaign {
         .await
     }
 
-    /// Waits until the model's message contains this text.
-    async fn says(&self, text: &str) -> Result<()> {
+    /// Waits until the message of a model contains this text.
+    async fn says(&self, name: &str, text: &str) -> Result<()> {
         eventually(PATIENCE, async || {
-            let status = self.installed.models().get(NAME).await?.status.unwrap_or_default();
+            let status = self.installed.models().get(name).await?.status.unwrap_or_default();
             let message = status.message.unwrap_or_default();
             ensure!(message.contains(text), "'{text}' is not in the message: {message}");
             Ok(())
@@ -469,7 +471,7 @@ impl Campaign {
     }
 
     async fn scale(&self, replicas: [u32; 2]) -> Result<()> {
-        for (name, replicas) in controllers().iter().zip(replicas) {
+        for (name, replicas) in CONTROLLERS.iter().zip(replicas) {
             let scale = [
                 "scale",
                 "-n",
@@ -513,8 +515,9 @@ impl Campaign {
 
     /// Changes the first container of the controllers' pods; when new ones have failed and the old ones still work, undoes it.
     async fn template(&self, change: &Value) -> Result<()> {
-        for name in controllers() {
-            let container = merged(json!({ "name": name }), change);
+        for name in CONTROLLERS {
+            let mut container = change.clone();
+            container["name"] = json!(name);
             let patch = json!({ "spec": { "template": { "spec": { "containers": [container] } } } });
             let patch = ["patch", &deployment(name), "-n", NAMESPACE, "-p", &patch.to_string()];
             self.installed.kubectl(&patch).await?;
@@ -522,13 +525,13 @@ impl Campaign {
         eventually(PATIENCE, async || {
             let pods = self.pods().await?;
             let waiting = pods.iter().filter(|pod| has_failed(pod)).count();
-            ensure!(waiting >= controllers().len(), "{waiting} pods have failed");
+            ensure!(waiting >= CONTROLLERS.len(), "{waiting} pods have failed");
             Ok(())
         })
         .await?;
         self.asleep("probe").await.context("while new pods do not start")?;
         self.deleted("probe").await.context("while new pods do not start")?;
-        for name in controllers() {
+        for name in CONTROLLERS {
             let undo = ["rollout", "undo", &deployment(name), "-n", NAMESPACE];
             self.installed.kubectl(&undo).await?;
         }
@@ -564,15 +567,9 @@ impl Campaign {
         let finalizers = |names: &[&str]| json!({ "metadata": { "finalizers": names } });
         self.patch(&deployment(NAME), "default", &finalizers(&[FOREIGN]))
             .await?;
-        let models = self.installed.models();
-        models.delete(NAME, &DeleteParams::default()).await?;
-        eventually(PATIENCE, async || {
-            let status = models.get(NAME).await?.status.unwrap_or_default();
-            let message = status.message.unwrap_or_default();
-            ensure!(message.contains(FOREIGN), "the finalizer is not named: {message}");
-            Ok(())
-        })
-        .await?;
+        let delete = DeleteParams::default();
+        self.installed.models().delete(NAME, &delete).await?;
+        self.says(NAME, FOREIGN).await?;
         self.works().await.context("with the finalizer")?;
         self.patch(&deployment(NAME), "default", &finalizers(&[])).await?;
         self.is_gone(NAME).await
@@ -622,11 +619,6 @@ impl Row {
     }
 }
 
-/// Deployments of the controllers.
-fn controllers() -> [&'static str; 2] {
-    [CORE_MANAGER, "direct-provider"]
-}
-
 fn model(name: &str, spec: &Value) -> Result<ModelDeployment> {
     let object = json!({
         "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": { "name": name }, "spec": spec,
@@ -651,13 +643,6 @@ fn has_failed(pod: &Pod) -> bool {
             ]
             .contains(&reason)
         })
-}
-
-fn merged(mut object: Value, more: &Value) -> Value {
-    if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
-        object.extend(more.clone());
-    }
-    object
 }
 
 /// JSON patch of a field of the first webhook of a configuration.

@@ -32,11 +32,11 @@ pub(crate) struct Args {
     /// Run no other checks, and only tests whose file contains this text, such as `testbed/tests/lifecycle`; repeatable.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Run an optional lane, and nothing else. It is no part of CI.
+    /// Run an optional lane, and nothing else. Not part of CI.
     #[arg(long, value_enum, conflicts_with_all = ["quick", "only"])]
     lane: Option<Lane>,
     /// Run the tests that need a control plane and no node with one of an older release, and nothing else; with --only, these
-    /// of them. It is no part of CI. The first run builds the control plane.
+    /// of them. Not part of CI. The first run builds the control plane.
     #[arg(long, value_enum, value_name = "RELEASE", conflicts_with_all = ["quick", "lane"])]
     kubernetes: Option<OlderKubernetes>,
 }
