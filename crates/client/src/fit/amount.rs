@@ -13,17 +13,17 @@ pub(super) const PODS: &str = "pods";
 
 const NANOS: i128 = 1_000_000_000;
 
-/// Amounts in billionths, exact as far as quantities are.
-pub(super) type Nanos = BTreeMap<String, i128>;
+/// Amounts in billionths, exact as far as quantities are, by names of the object they are read from: clusters have many pods.
+pub(super) type Nanos<'a> = BTreeMap<&'a str, i128>;
 
 /// Amounts by the name of the resource.
 pub type Amounts = BTreeMap<String, i64>;
 
 /// Amounts in the units of the scheduler.
-pub(super) fn counted(amounts: &Nanos) -> Amounts {
+pub(super) fn counted(amounts: &Nanos<'_>) -> Amounts {
     amounts
         .iter()
-        .map(|(name, value)| (name.clone(), count(name, *value)))
+        .map(|(name, value)| ((*name).to_owned(), count(name, *value)))
         .collect()
 }
 

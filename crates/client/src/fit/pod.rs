@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, NodeSelector, Pod, PodSpec, Toleration, Volume};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, NodeSelector, Pod, PodSpec, Toleration, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use runway_operator::quantity::nanos;
 
@@ -112,12 +112,12 @@ pub(super) fn requests(spec: &PodSpec) -> Amounts {
     for (name, quantity) in whole.into_iter().flatten() {
         let is_supported = name == amount::CPU || name == "memory" || name.starts_with("hugepages-");
         if let Some(value) = nanos(&quantity.0).filter(|_| is_supported) {
-            sum.insert(name.clone(), value);
+            sum.insert(name, value);
         }
     }
     for (name, quantity) in spec.overhead.iter().flatten() {
         if let Some(value) = nanos(&quantity.0) {
-            *sum.entry(name.clone()).or_default() += value;
+            *sum.entry(name).or_default() += value;
         }
     }
     amount::counted(&sum)
@@ -136,29 +136,12 @@ pub(super) fn requests_in_use(pod: &Pod) -> Amounts {
         let mut all = all.chain(statuses.init_container_statuses.iter().flatten());
         all.find(|status| status.name == name)
     };
-    let resized = |container: &Container| {
-        let status = of(&container.name)?;
-        let actual = status.resources.as_ref().and_then(|r| r.requests.as_ref());
-        if actual.is_none() && status.allocated_resources.is_none() {
-            return None;
-        }
-        let mut larger = of_container(container);
-        for quantities in [actual, status.allocated_resources.as_ref()].into_iter().flatten() {
-            let read = quantities.iter();
-            raise(
-                &mut larger,
-                read.filter_map(|(name, quantity)| Some((name.clone(), nanos(&quantity.0)?)))
-                    .collect(),
-            );
-        }
-        (larger != of_container(container)).then_some(larger)
-    };
     let mut changed = None;
     for (index, container) in spec.containers.iter().enumerate() {
-        if let Some(larger) = resized(container) {
+        if let Some(larger) = of(&container.name).and_then(|status| resized(container, status)) {
             let copy = changed.get_or_insert_with(|| spec.clone());
             let larger = larger.into_iter();
-            let larger = larger.map(|(name, value)| (name, Quantity(format!("{value}n"))));
+            let larger = larger.map(|(name, value)| (name.to_owned(), Quantity(format!("{value}n"))));
             if let Some(container) = copy.containers.get_mut(index) {
                 container.resources.get_or_insert_default().requests = Some(larger.collect());
             }
@@ -167,28 +150,43 @@ pub(super) fn requests_in_use(pod: &Pod) -> Amounts {
     requests(changed.as_ref().unwrap_or(spec))
 }
 
+/// The larger requests of a container whose resize has not been completed.
+fn resized<'a>(container: &'a Container, status: &'a ContainerStatus) -> Option<Nanos<'a>> {
+    let actual = status.resources.as_ref().and_then(|r| r.requests.as_ref());
+    if actual.is_none() && status.allocated_resources.is_none() {
+        return None;
+    }
+    let mut larger = of_container(container);
+    for quantities in [actual, status.allocated_resources.as_ref()].into_iter().flatten() {
+        raise(&mut larger, read(quantities).collect());
+    }
+    (larger != of_container(container)).then_some(larger)
+}
+
 /// Requests of a container; the API server sets a missing request to the limit.
-fn of_container(container: &Container) -> Nanos {
+fn of_container(container: &Container) -> Nanos<'_> {
     let resources = container.resources.as_ref();
     let limits = resources.and_then(|r| r.limits.as_ref()).into_iter().flatten();
     let requests = resources.and_then(|r| r.requests.as_ref()).into_iter().flatten();
-    limits
-        .chain(requests)
-        .filter_map(|(name, quantity)| Some((name.clone(), nanos(&quantity.0)?)))
-        .collect()
+    read(limits.chain(requests)).collect()
+}
+
+fn read<'a>(quantities: impl IntoIterator<Item = (&'a String, &'a Quantity)>) -> impl Iterator<Item = (&'a str, i128)> {
+    let read = |(name, quantity): (&'a String, &'a Quantity)| Some((name.as_str(), nanos(&quantity.0)?));
+    quantities.into_iter().filter_map(read)
 }
 
 fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-fn add(to: &mut Nanos, more: &Nanos) {
+fn add<'a>(to: &mut Nanos<'a>, more: &Nanos<'a>) {
     for (name, value) in more {
-        *to.entry(name.clone()).or_default() += value;
+        *to.entry(name).or_default() += value;
     }
 }
 
-fn raise(to: &mut Nanos, other: Nanos) {
+fn raise<'a>(to: &mut Nanos<'a>, other: Nanos<'a>) {
     for (name, value) in other {
         let held = to.entry(name).or_insert(value);
         *held = (*held).max(value);
