@@ -8,11 +8,10 @@ mod support;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
@@ -25,6 +24,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
+use support::program::Program;
 use support::{Bed, NAMESPACE, PATIENCE, Upstream};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -37,54 +37,6 @@ const HALF_OPEN: usize = 1000;
 const HUGE: usize = 60_000_000;
 /// Longest time of an ordinary request during the attacks: less than that of a TLS handshake (5 s) or a header (30 s).
 const AT_ONCE: Duration = Duration::from_secs(4);
-
-/// A program under attack. Dropping it kills it.
-struct Program {
-    name: &'static str,
-    child: Child,
-}
-
-impl Program {
-    fn start(folder: &Path, name: &'static str, args: &[String], variables: &[(&str, &str)]) -> Result<Self> {
-        let child = Command::new(folder.join(name))
-            .args(args)
-            .envs(variables.iter().copied())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        Ok(Self { name, child })
-    }
-
-    /// Memory in KiB, by its name in `/proc/PID/status`: `VmHWM` is the most it ever had, `VmRSS` what it has.
-    fn memory(&self, kind: &str) -> Result<usize> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status
-            .lines()
-            .find(|line| line.starts_with(kind))
-            .context("it has ended")?;
-        Ok(line.split_whitespace().nth(1).context("no amount")?.parse()?)
-    }
-
-    /// It lives, and never had more memory than this.
-    fn had_at_most(&mut self, mib: usize, during: &str) -> Result<()> {
-        let name = self.name;
-        if let Some(status) = self.child.try_wait()? {
-            bail!("{name} ended during {during}: {status}");
-        }
-        let peak = self.memory("VmHWM")?.div_ceil(1024);
-        println!("{name}: at most {peak} MiB after {during}");
-        ensure!(peak <= mib, "{name} had {peak} MiB during {during}, and may have {mib}");
-        Ok(())
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A port, and how it is spoken to.
 #[derive(Clone)]
@@ -415,12 +367,11 @@ async fn controllers_and_the_console_stay_small_and_go_on_answering() -> Result<
 async fn the_sidecar_stays_small_and_goes_on_answering() -> Result<()> {
     let folder = programs::build(false).await?;
     let (admin, sockets) = (free_address()?, tempfile::tempdir()?);
-    let address = admin.to_string();
     let variables = [
-        ("ASYA_ACTOR_NAME", "under-attack"),
-        ("ASYA_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:1/"),
-        ("ASYA_SOCKET_DIR", sockets.path().to_str().context("a path")?),
-        ("ASYA_METRICS_ADDR", &address),
+        ("ASYA_ACTOR_NAME", "under-attack".to_owned()),
+        ("ASYA_RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:1/".to_owned()),
+        ("ASYA_SOCKET_DIR", sockets.path().display().to_string()),
+        ("ASYA_METRICS_ADDR", admin.to_string()),
     ];
     let mut sidecar = Program::start(&folder, "asya-sidecar", &[], &variables)?;
     let paths = &["/metrics", "/healthz", "/health", "/readyz"];

@@ -140,3 +140,11 @@ impl Answer {
         Ok(())
     }
 }
+
+/// Text of an admin port, such as that of `/metrics`; an error if the status is not a success.
+pub async fn get(admin: SocketAddr, path: &str) -> Result<String> {
+    let begun = Begun::send(admin, request(Method::GET, path, "", "")?).await?;
+    let answer = begun.whole().await?;
+    ensure!(answer.status.is_success(), "{path}: {answer:?}");
+    Ok(answer.text)
+}

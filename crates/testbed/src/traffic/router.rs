@@ -3,10 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
-use axum::http::Method;
+use anyhow::{Context as _, Result};
 
-use super::client::{Begun, request};
+use super::client::get;
 use super::{Bed, ROUTER};
 use crate::control_plane::{free_ports, wait};
 use crate::process::{self, Component, Memory, Process};
@@ -50,7 +49,7 @@ impl Router {
     /// Starts it, at the same address, and waits until it is ready.
     pub async fn run(&mut self) -> Result<()> {
         let mut process = self.component.spawn()?;
-        let ready = async || self.ask("/readyz").await.is_ok();
+        let ready = async || get(self.admin, "/readyz").await.is_ok();
         wait(&mut process, &self.component, ready).await?;
         self.process = Some(process);
         Ok(())
@@ -63,19 +62,12 @@ impl Router {
 
     /// Metrics in the OpenMetrics format.
     pub async fn metrics(&self) -> Result<String> {
-        self.ask("/metrics").await
+        get(self.admin, "/metrics").await
     }
 
     /// Memory of the process, now and at its peak.
     pub fn memory(&self) -> Result<Memory> {
         let pid = process::recorded_pid(&self.component.dir, ROUTER).context("the router does not run")?;
         process::memory(pid)
-    }
-
-    async fn ask(&self, path: &str) -> Result<String> {
-        let begun = Begun::send(self.admin, request(Method::GET, path, "", "")?).await?;
-        let answer = begun.whole().await?;
-        ensure!(answer.status.is_success(), "{path}: {answer:?}");
-        Ok(answer.text)
     }
 }
