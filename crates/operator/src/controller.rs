@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, StreamExt, stream};
 use kube::Resource;
 use kube::runtime::controller::{self, Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
@@ -219,7 +219,8 @@ where
 }
 
 /// Runs `controller` until the process shuts down: reconciles that are under way are finished. A replica that does not lead
-/// reconciles nothing; when it begins to lead it looks at everything, and when it is no longer sure to lead it breaks off.
+/// reconciles nothing; when it begins to lead it looks at everything, as after an outage of the API server, and when it is no longer
+/// sure to lead it breaks off.
 pub async fn run<K, Ctx, F>(
     controller: Controller<K>,
     process: &Process,
@@ -236,7 +237,7 @@ pub async fn run<K, Ctx, F>(
     let shared = process.clone();
     let work = controller
         .with_config(Config::default().concurrency(waits.at_once()))
-        .reconcile_all_on(process.leadership.begins())
+        .reconcile_all_on(stream::select(process.leadership.begins(), process.breaker.closes()))
         .graceful_shutdown_on(process.shutdown.clone().cancelled_owned())
         .run(
             move |object, context| {

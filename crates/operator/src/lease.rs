@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{named, rule};
+use crate::breaker::Open;
 use crate::clock;
 
 /// Delay after a failed write or watch.
@@ -229,6 +230,7 @@ impl Election {
             tokio::select! {
                 event = watched.next() => match event {
                     Some(Ok(lease)) => self.take_in(last, lease),
+                    Some(Err(error)) if Open::interrupted(&error) => {}
                     Some(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot watch the Lease"),
                     None => return,
                 },
@@ -278,6 +280,7 @@ impl Election {
                     Err(error) => tracing::warn!(%error, lease = self.name, "cannot read the Lease"),
                 }
             }
+            Ok(Err(error)) if Open::caused(&error) => {}
             Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot write the Lease"),
             Err(_) => tracing::warn!(lease = self.name, "a write of the Lease timed out"),
         }

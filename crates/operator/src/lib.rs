@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`process`] | process of a controller: arguments and shared parts |
 //! | [`client`] | client with its command line arguments |
+//! | [`breaker`] | circuit breaker of all clients of a process |
 //! | [`plan`] | result of a pure planner: objects, deletions, status, Events |
 //! | [`apply`] | the only writer |
 //! | [`autoscaler`] | kinds of autoscalers, and the state of a ScaledObject |
@@ -31,6 +32,7 @@ pub mod address;
 pub mod admin;
 pub mod apply;
 pub mod autoscaler;
+pub mod breaker;
 pub mod client;
 pub mod clock;
 pub mod controller;

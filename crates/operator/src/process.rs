@@ -8,6 +8,7 @@ use kube::client::ClientBuilder;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, AdminArgs, Health};
+use crate::breaker::Breaker;
 use crate::client::{self, ClientArgs, install_crypto};
 use crate::lease::{Election, Leadership, LeaseArgs};
 use crate::metrics::{Counting, Metrics};
@@ -43,6 +44,8 @@ pub struct ControllerArgs {
 pub struct Process {
     /// Client for the API server.
     pub client: Client,
+    /// Breaker of its requests, and those of the election.
+    pub breaker: Breaker,
     /// Client for Services.
     pub services: Services,
     /// Cancelled when the process shuts down.
@@ -78,6 +81,7 @@ impl Process {
         Self {
             services: Services::by_proxy(client.clone()),
             client,
+            breaker: Breaker::default(),
             shutdown,
             health: Health::default(),
             metrics: Metrics::new("", leadership.clone()),
@@ -96,7 +100,9 @@ impl Process {
         let failed = |error| client::Error::Client(Box::new(error));
 
         // The election has its own client: a renewal never waits behind other requests, and is not counted with them.
-        let own = Client::try_from(config.clone()).map_err(failed)?;
+        let breaker = Breaker::default();
+        let own = ClientBuilder::try_from(config.clone()).map_err(failed)?;
+        let own = own.with_layer(&breaker).build();
         let leadership = if let Some(lease) = lease.filter(|lease| lease.leader_elect) {
             let (election, leadership) = Election::new(own, lease, name);
             health.supervise("leader election", shutdown.clone(), election.run(shutdown.clone()));
@@ -109,10 +115,12 @@ impl Process {
         let client = ClientBuilder::try_from(config)
             .map_err(failed)?
             .with_layer(&Counting(metrics.clone()))
+            .with_layer(&breaker)
             .build();
         admin::serve(&args.admin, health.clone(), metrics.clone(), shutdown.clone()).await?;
         Ok(Self {
             client,
+            breaker,
             services,
             shutdown,
             leadership,

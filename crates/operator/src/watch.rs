@@ -22,6 +22,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::admin::Pending;
+use crate::breaker::Open;
 use crate::crd::Crd;
 use crate::echo::Echo;
 
@@ -96,14 +97,11 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let resource = api.resource_url().to_owned();
-    resumed(watch(api, config)).filter_map(move |event| {
-        let event = event.inspect_err(|error| tracing::warn!(resource, %error, "watch interrupted"));
-        ready(event.ok())
-    })
+    resumed(watch(api, config)).filter_map(move |event| ready(event.inspect_err(|error| warn(&resource, error)).ok()))
 }
 
-/// Delays a watch after an error, twice as long after each further one. If the watch has expired (410), the server works: the
-/// objects are listed again after the first wait, however many errors came before.
+/// Delays a watch after an error, twice as long after each further one. Only the first wait follows, however many errors came before,
+/// if the watch has expired (410), because the server works, or if the breaker sent no request, because it limits them itself.
 fn resumed<K: Send>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
 ) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
@@ -113,7 +111,11 @@ fn resumed<K: Send>(
                 tokio::time::sleep(FIRST_WAIT).await;
                 None
             }
-            event => Some(event),
+            Err(error) if Open::interrupted(&error) => {
+                tokio::time::sleep(FIRST_WAIT).await;
+                Some(Ok(Err(error)))
+            }
+            event => Some(event.map(Ok)),
         }
     });
     let waits = ExponentialBuilder::new()
@@ -121,7 +123,14 @@ fn resumed<K: Send>(
         .with_max_delay(LONGEST_WAIT)
         .with_jitter()
         .without_max_times();
-    StreamBackoff::new(events, ExponentialBackoff::from(waits))
+    StreamBackoff::new(events, ExponentialBackoff::from(waits)).map(Result::flatten)
+}
+
+/// The breaker reports an outage once, for all requests.
+fn warn(resource: &str, error: &watcher::Error) {
+    if !Open::interrupted(error) {
+        tracing::warn!(resource, %error, "watch interrupted");
+    }
 }
 
 /// Watches `api`. Objects that do not deserialize are skipped and logged. Managed fields are dropped, because no controller
@@ -222,7 +231,7 @@ where
                 Ok(Event::Delete(_) | Event::Init) => *last = None,
                 Ok(Event::InitDone) => {}
                 Err(error) => {
-                    tracing::warn!(resource, name, %error, "cannot watch the object");
+                    warn(&format!("{resource}/{name}"), &error);
                     known = false;
                 }
             }

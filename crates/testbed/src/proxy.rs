@@ -1,6 +1,8 @@
 //! A TCP proxy whose connections can be cut, as networks do.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::Result;
 use tokio::{
@@ -14,7 +16,14 @@ use tokio::{
 pub struct Proxy {
     address: SocketAddr,
     cut: broadcast::Sender<()>,
+    outage: Arc<Outage>,
     accepting: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Outage {
+    is_on: AtomicBool,
+    refused: AtomicUsize,
 }
 
 impl Proxy {
@@ -25,14 +34,21 @@ impl Proxy {
         let address = listener.local_addr()?;
         let (cut, _) = broadcast::channel(1);
         let cuts = cut.clone();
+        let outage = Arc::<Outage>::default();
+        let current = outage.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if current.is_on.load(Ordering::SeqCst) {
+                    current.refused.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
                 tokio::spawn(pass_on(client, server, cuts.subscribe()));
             }
         });
         Ok(Self {
             address,
             cut,
+            outage,
             accepting,
         })
     }
@@ -45,6 +61,22 @@ impl Proxy {
     /// Ends all connections of this moment, without a word to either side. New ones are taken.
     pub fn cut(&self) {
         let _ = self.cut.send(());
+    }
+
+    /// Ends all connections, and new ones at once, until [`recover`](Self::recover).
+    pub fn fail(&self) {
+        self.outage.is_on.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
+    /// Forwards new connections again.
+    pub fn recover(&self) {
+        self.outage.is_on.store(false, Ordering::SeqCst);
+    }
+
+    /// Number of connections that were attempted while none was forwarded.
+    pub fn refused(&self) -> usize {
+        self.outage.refused.load(Ordering::SeqCst)
     }
 }
 
