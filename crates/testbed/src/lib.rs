@@ -23,6 +23,7 @@
 //! | [`pipeline`], [`chaos`] | Asya actors as processes, and campaigns of faults against them |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
 //! | [`sqs`] | a server that speaks SQS' protocol |
+//! | [`clocks`] | processes whose clocks are wrong |
 //! | [`browser`] | Chromium, driven by Playwright |
 //! | [`prepare`] | gets what tests need of the machine, ahead of them |
 //! | [`proxy`] | a TCP proxy whose connections can be cut |
@@ -58,6 +59,7 @@ pub mod binaries;
 pub mod browser;
 mod cache;
 pub mod chaos;
+pub mod clocks;
 pub mod collector;
 pub mod control_plane;
 pub mod crds;

@@ -53,6 +53,14 @@ pub(crate) const NODE: [Package; 10] = [
 
 /// For [`crate::RabbitMq`].
 pub(crate) const RABBITMQ: [Package; 1] = [file("rabbitmq-server", "/usr/lib/rabbitmq/bin/rabbitmq-server")];
+/// For [`crate::clocks`].
+pub(crate) const FAKETIME: [Package; 1] = [file("libfaketime", FAKETIME_LIBRARY)];
+/// Library of that package.
+pub(crate) const FAKETIME_LIBRARY: &str = if cfg!(target_arch = "aarch64") {
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"
+} else {
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+};
 /// For [`crate::asya::Stage::typed`].
 pub(crate) const CURL: [Package; 1] = [program("curl", "curl")];
 /// For tests of alert rules.
@@ -76,7 +84,7 @@ pub(crate) fn obstacle(packages: &[Package]) -> Option<String> {
 
 /// Installs what tests want, save what is large: at once, because apt reads its lists anew each time. Blocking.
 pub(crate) fn ensure_small() -> Result<()> {
-    ensure(&[RABBITMQ, CURL, PROMETHEUS, BUSYBOX, PYTHON].concat())
+    ensure(&[RABBITMQ, FAKETIME, CURL, PROMETHEUS, BUSYBOX, PYTHON].concat())
 }
 
 /// Installs what is missing. Blocking; says what it does.

@@ -1,5 +1,5 @@
 //! `storm`: longer than the tests do, explores the states of a ModelDeployment under crashes and stale caches, and on a real API
-//! server crashes the controllers at every write, and tries values of every field.
+//! server crashes the controllers at every write, tries values of every field, and ends leaders.
 
 mod faults;
 
@@ -17,6 +17,8 @@ const STATES: &str = "states::every_state_settles_without_a_second_upstream_obje
 const WRITES: &str = "every_run_with_a_fault_ends_as_the_one_without";
 /// The test that plans the same changes in memory; `crates/testbed/tests/storm/plans.rs` describes it.
 const PLANS: &str = "every_change_of_a_spec_is_planned_and_the_first_spec_recovers";
+/// The test that ends leaders.
+const LEADERS: &str = "another_replica_takes_over_although_the_clocks_differ";
 /// Changes of specs in a complete campaign, on the API server and in memory.
 const CHANGES: u64 = 50_000;
 const PLANNED: u64 = 1_000_000;
@@ -38,6 +40,9 @@ pub(crate) struct Args {
     /// With --all: continue a campaign that was interrupted. Runs that failed are repeated, those that passed are not.
     #[arg(long, requires = "all")]
     resume: bool,
+    /// End the leaders of replicated controllers N times, by kill -9 and by SIGTERM, and write the results to docs/reliability.md.
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "installed"])]
+    leaders: Option<usize>,
     #[command(flatten)]
     faults: faults::Options,
     /// Change specs N times on a real API server: values of every field that its schema names, bounds or forbids.
@@ -63,6 +68,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args) -> Result<()> {
     if args.faults.installed {
         return faults::run(&args.faults).await;
+    }
+    if let Some(times) = args.leaders {
+        return end_leaders(times);
     }
     if args.all {
         return every_write(args.resume);
@@ -124,6 +132,19 @@ fn every_write(is_resumed: bool) -> Result<()> {
     let table = fs::read_to_string(&table).context("the campaign did not end: the lines above say why")?;
     record::write_down(record::RELIABILITY, "storm --all", &table)?;
     ended
+}
+
+fn end_leaders(times: usize) -> Result<()> {
+    let table = shell::root().join("target/leaders.md");
+    test(
+        &["--workspace", "--test", "leaders"],
+        LEADERS,
+        &[
+            ("STORM_LEADERS", Some(times.to_string())),
+            ("STORM_REPORT", Some(table.display().to_string())),
+        ],
+    )?;
+    record::write_down(record::RELIABILITY, "storm --leaders", &fs::read_to_string(&table)?)
 }
 
 fn crash(variables: &[(&str, Option<String>)]) -> Result<()> {

@@ -47,7 +47,7 @@ impl Default for Lifetimes {
 
 /// Time before the creation from which certificates are valid, for clocks that are behind. The clock of another replica may be
 /// ahead by the same amount before its certificates are of no use.
-const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
+const BACKDATE: SignedDuration = SignedDuration::from_hours(2);
 
 /// Reason why a certificate cannot be created or read.
 #[derive(Debug, thiserror::Error)]
