@@ -52,6 +52,8 @@ mod tests {
             (PERFORMANCE, "bench zero --docs"),
             (RELIABILITY, "storm --all"),
             (RELIABILITY, "storm --installed --docs"),
+            (RELIABILITY, "storm --leaders"),
+            (RELIABILITY, "bench soak --docs"),
         ] {
             let text = std::fs::read_to_string(shell::root().join(page)).unwrap();
             assert!(between_marks(&text, command, "new\n").is_ok(), "{command}");

@@ -17,6 +17,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use tokio::runtime::Handle;
 use tower::{Layer, Service};
 
 use crate::lease::Leadership;
@@ -79,8 +80,16 @@ const LEADER: Metric = Metric {
     help: "1 for the leader, 0 for standby replicas",
 };
 
+/// Tasks of the runtime.
+const TASKS: Metric = Metric {
+    name: "kubeairunway_tasks",
+    kind: "gauge",
+    labels: &["provider"],
+    help: "Tasks of the process that have not ended. Their number follows that of requests and reconciles under way; steady growth is a leak",
+};
+
 /// Metrics of every controller.
-pub const METRICS: [Metric; 4] = [DURATION, ERRORS, REQUESTS, LEADER];
+pub const METRICS: [Metric; 5] = [DURATION, ERRORS, REQUESTS, LEADER, TASKS];
 
 /// From one millisecond to one minute, the timeout of a reconcile.
 const BUCKETS: [f64; 13] = [
@@ -118,7 +127,7 @@ impl Metrics {
         ours.register(DURATION.name, DURATION.help, duration.clone());
         ours.register(ERRORS.registered(), ERRORS.help, errors.clone());
         ours.register(REQUESTS.registered(), REQUESTS.help, requests.clone());
-        ours.register_collector(Box::new(Leads(leadership)));
+        ours.register_collector(Box::new(Current(leadership)));
         Self {
             registry: Arc::new(Mutex::new(registry)),
             duration,
@@ -152,12 +161,15 @@ impl Metrics {
     }
 }
 
+/// Values at the time of a scrape.
 #[derive(Debug)]
-struct Leads(Leadership);
+struct Current(Leadership);
 
-impl Collector for Leads {
+impl Collector for Current {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        LEADER.encode(&mut encoder, &ConstGauge::new(i64::from(self.0.is_leading())))
+        LEADER.encode(&mut encoder, &ConstGauge::new(i64::from(self.0.is_leading())))?;
+        let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
+        TASKS.encode(&mut encoder, &ConstGauge::new(i64::try_from(tasks).unwrap_or(i64::MAX)))
     }
 }
 

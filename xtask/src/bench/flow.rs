@@ -20,7 +20,7 @@ use super::watching::is_running;
 use crate::cluster::SIMULATOR;
 
 /// Requests a second.
-const RATE: u32 = 20;
+pub(super) const RATE: u32 = 20;
 /// Ten seconds of them.
 const COUNT: usize = 200;
 const PREFIX: &str = "flow-";

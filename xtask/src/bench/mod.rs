@@ -36,6 +36,7 @@ mod pilot;
 mod report;
 mod results;
 mod router;
+mod soak;
 mod stage;
 mod traffic;
 mod watching;
@@ -88,6 +89,8 @@ enum What {
     Answers(answers::Args),
     /// The model router: an engine asked directly and through it, a cold request, memory, requests at rest.
     Router(router::Args),
+    /// Controllers under changes and troubles for hours: memory, descriptors and tasks must not grow.
+    Soak(soak::Args),
     /// Models that scale to zero and are woken by requests, with kills of the router and of engines: lost requests.
     Zero(zero::Args),
     /// Clients of a real engine, through the router and at its Service, while a model, its provider and the control plane change.
@@ -101,6 +104,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         Some(What::Asya(args)) => return asya::run(args).await,
         Some(What::Answers(args)) => return answers::run(args).await,
         Some(What::Zero(args)) => return zero::run(args).await,
+        Some(What::Soak(args)) => return soak::run(args).await,
         Some(What::Traffic(args)) => return traffic::run(args).await,
         Some(What::LlamaStack(args)) => args.unoptimised,
         Some(What::Router(args)) => args.unoptimised,
