@@ -2,11 +2,11 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
-    net::TcpStream,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{TcpStream, ToSocketAddrs as _},
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
+    PATIENCE,
     cache::{cache_folder, hold},
     images::{Config, Image, Layered, Rootfs, busybox_files, write_all},
     process::output,
@@ -204,9 +205,12 @@ pub fn provider_config() -> Config {
     }
 }
 
+/// Time after which another connection is tried.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Asks a server at `address` (host and port), and returns the status and what it says. Blocking.
 pub fn request(address: &str, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, Value)> {
-    let mut stream = TcpStream::connect(address).with_context(|| format!("no answer at {address}"))?;
+    let mut stream = connect(address).with_context(|| format!("no answer at {address}"))?;
     // Even on a busy machine.
     stream.set_read_timeout(Some(Duration::from_mins(2)))?;
     let body = body.map(Value::to_string).unwrap_or_default();
@@ -220,6 +224,19 @@ pub fn request(address: &str, method: &str, path: &str, body: Option<&Value>) ->
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
     let status = head.split(' ').nth(1).context("no status")?.parse()?;
     Ok((status, serde_json::from_str(body).with_context(|| answer.clone())?))
+}
+
+/// Connects, again if nothing answers: packets to a Service that kube-proxy does not know yet are lost, and those of the same connection
+/// after them.
+fn connect(address: &str) -> Result<TcpStream> {
+    let (mut addresses, start) = (address.to_socket_addrs()?, Instant::now());
+    let address = addresses.next().context("no address")?;
+    loop {
+        match TcpStream::connect_timeout(&address, CONNECTS_WITHIN) {
+            Err(error) if error.kind() == ErrorKind::TimedOut && start.elapsed() < PATIENCE => {}
+            other => return Ok(other?),
+        }
+    }
 }
 
 fn environment_variables() -> Vec<String> {
