@@ -28,6 +28,11 @@ pub const PAUSED: &str = "kubeairunway.ai/reconcile-paused";
 pub const ASYA_PAUSED: &str = "asya.sh/reconcile-paused";
 /// Annotation: `"true"` puts the plan into `status.plan` and creates nothing (design 5, phase 2).
 pub const DRY_RUN: &str = "kubeairunway.ai/dry-run";
+/// Annotation on a ModelDeployment: name of another one of its namespace that gets its requests from the model router, while that
+/// one serves and has [`STAND_IN_FOR`] with the name of this one.
+pub const STAND_IN: &str = "kubeairunway.ai/stand-in";
+/// Annotation on a ModelDeployment: name of the one that it stands in for. The model router knows it by its full name only.
+pub const STAND_IN_FOR: &str = "kubeairunway.ai/stand-in-for";
 /// Annotation on an upstream object: the identity that it was created for, as JSON. If it differs, the object is recreated.
 pub const MADE_FOR: &str = "kubeairunway.ai/made-for";
 /// Annotation on an upstream object: hash of the last applied state, so that nothing is applied again after a restart.

@@ -157,21 +157,8 @@ fn text(path: &Path) -> Result<String, Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::State;
 
     const SHOP: &str = r#"{"key": "a key of the shop's own", "models": ["team-a/gemma", "team-b/*"]}"#;
-
-    fn model(namespace: &str, name: &str) -> Model {
-        Model {
-            namespace: namespace.parse().unwrap(),
-            name: name.parse().unwrap(),
-            uid: String::new(),
-            generation: 1,
-            created: 0,
-            served: "any".to_owned(),
-            state: State::Asleep,
-        }
-    }
 
     #[test]
     fn key_allows_the_models_of_its_file() {
@@ -181,7 +168,7 @@ mod tests {
         let keys = Keys::read(folder.path());
         let shop = keys.holder("a key of the shop's own").unwrap();
         assert_eq!(shop.name, "shop");
-        let may = |namespace, name| shop.may_use(&model(namespace, name));
+        let may = |namespace, name| shop.may_use(&Model::asleep(&format!("{namespace}/{name}"), "any"));
         assert!(may("team-a", "gemma") && may("team-b", "any"));
         assert!(!may("team-a", "other") && !may("team-c", "gemma"));
         assert_eq!(keys.holder("a key of the shop's"), None);

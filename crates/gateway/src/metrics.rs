@@ -314,7 +314,6 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::model::State;
 
     #[test]
     fn status_codes_have_a_class() {
@@ -332,15 +331,7 @@ mod tests {
     #[test]
     fn every_model_has_a_number_of_requests_until_it_is_gone() {
         let metrics = Arc::new(Metrics::new(10));
-        let model = Model {
-            namespace: "a".parse().unwrap(),
-            name: "one".parse().unwrap(),
-            uid: "1".to_owned(),
-            generation: 1,
-            created: 0,
-            served: "llama".to_owned(),
-            state: State::Asleep,
-        };
+        let model = Model::asleep("a/one", "llama");
         let series =
             |number: u8| format!("kubeairunway_gateway_model_requests{{namespace=\"a\",name=\"one\"}} {number}");
         metrics.know(&model);

@@ -3,7 +3,7 @@
 use kube::ResourceExt as _;
 use runway_api::condition::{self, Conditions as _, shorten};
 use runway_api::model_deployment::{ModelSource, Phase, ServingMode};
-use runway_api::{ModelDeployment, Name, Namespace};
+use runway_api::{ModelDeployment, Name, Namespace, labels};
 use runway_operator::services::ServicePort;
 
 /// Longest part of a status message, in bytes.
@@ -26,6 +26,10 @@ pub struct Model {
     pub served: String,
     /// Whether it serves.
     pub state: State,
+    /// Model of its namespace that gets its requests while that one serves.
+    pub stand_in: Option<Name>,
+    /// Model of its namespace that it stands in for. Then it is found by its full name only.
+    pub stands_in_for: Option<Name>,
 }
 
 /// Whether a model serves.
@@ -54,6 +58,8 @@ impl Model {
             created: md.creation_timestamp().map_or(0, |time| time.0.as_second()),
             served: served_name(md).unwrap_or(&name).to_owned(),
             state: state(md, &namespace),
+            stand_in: named(md, labels::STAND_IN),
+            stands_in_for: named(md, labels::STAND_IN_FOR),
             namespace,
             name,
         })
@@ -63,6 +69,12 @@ impl Model {
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+/// The other model that an annotation names.
+fn named(md: &ModelDeployment, annotation: &str) -> Option<Name> {
+    let other: Name = md.annotations().get(annotation)?.parse().ok()?;
+    (*other != *md.name_any()).then_some(other)
 }
 
 /// The name that the provider gives to the engine; `None` if the image decides.
@@ -101,6 +113,25 @@ fn state(md: &ModelDeployment, namespace: &Namespace) -> State {
         State::Failed(message)
     } else {
         State::Starting(message)
+    }
+}
+
+#[cfg(test)]
+impl Model {
+    /// A model that is scaled to zero, by its full name and served name.
+    pub(crate) fn asleep(full_name: &str, served: &str) -> Self {
+        let (namespace, name) = full_name.split_once('/').unwrap();
+        Self {
+            namespace: namespace.parse().unwrap(),
+            name: name.parse().unwrap(),
+            uid: full_name.to_owned(),
+            generation: 1,
+            created: 0,
+            served: served.to_owned(),
+            state: State::Asleep,
+            stand_in: None,
+            stands_in_for: None,
+        }
     }
 }
 
@@ -195,6 +226,25 @@ mod tests {
             |generation: i64| json!({ "phase": "Failed", "message": "no GPU", "observedGeneration": generation });
         assert_eq!(state(&json!(1), &failed(2)), State::Failed("no GPU".to_owned()));
         assert_eq!(state(&json!(1), &failed(1)), State::Starting("no GPU".to_owned()));
+    }
+
+    #[test]
+    fn annotations_name_other_models() {
+        let model = |annotations: Value| {
+            let object = json!({
+                "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+                "metadata": { "name": "gemma", "namespace": "team", "annotations": annotations },
+                "spec": { "model": { "id": "a/b" } },
+            });
+            Model::of(&serde_json::from_value(object).unwrap()).unwrap()
+        };
+        let stand_in = |name: &str| model(json!({ "kubeairunway.ai/stand-in": name })).stand_in;
+        assert_eq!(stand_in("other").as_deref(), Some("other"));
+        let stands_in_for = |name: &str| model(json!({ "kubeairunway.ai/stand-in-for": name })).stands_in_for;
+        assert_eq!(stands_in_for("other").as_deref(), Some("other"));
+        for none in ["", "gemma", "no name"] {
+            assert_eq!((stand_in(none), stands_in_for(none)), (None, None), "{none}");
+        }
     }
 
     #[test]

@@ -8,11 +8,12 @@ use parking_lot::RwLock;
 use runway_api::ModelDeployment;
 use runway_http::watches::{Watch, Watches};
 use runway_operator::admin::Pending;
+use runway_operator::services::ServicePort;
 use runway_operator::store::{Change, Store};
 use runway_operator::watch::watched;
 
-use crate::model::Model;
-use crate::table::{Key, Table};
+use crate::model::{Model, State};
+use crate::table::{Key, Table, beside};
 
 /// Current models, and news of them. Cheap to clone.
 #[derive(Clone)]
@@ -56,6 +57,9 @@ impl Models {
             self.table.write().insert(Arc::clone(change.kept));
         }
         self.news.wake(&key);
+        if let Some(other) = &change.kept.stands_in_for {
+            self.news.wake(&beside(change.kept, other));
+        }
     }
 
     /// Whether the first list is complete. Until then, a model that is not found may exist.
@@ -68,7 +72,16 @@ impl Models {
         self.table.read().get(key)
     }
 
-    /// All models.
+    /// The model that stands in for one and serves, with its engine.
+    pub fn serving_stand_in(&self, model: &Model) -> Option<(Arc<Model>, ServicePort)> {
+        let stand_in = self.table.read().stand_in(model)?;
+        match &stand_in.state {
+            State::Serving(at) => Some((Arc::clone(&stand_in), at.clone())),
+            _ => None,
+        }
+    }
+
+    /// All models but stand-ins.
     pub fn all(&self) -> Vec<Arc<Model>> {
         self.table.read().all()
     }

@@ -174,7 +174,7 @@ async fn pass_on(
         api.metrics
             .responded(&model, &who, answer.status().as_u16(), begun.elapsed());
         if answer.status() == StatusCode::NOT_FOUND {
-            api.serving.names.forget(&model.uid);
+            api.serving.names.forget(&ready.uid);
         }
         Ok((answer, counted, at_engine))
     };

@@ -47,14 +47,16 @@ pub struct Serving {
 pub struct Ready {
     /// The connection.
     pub connection: Connection,
+    /// Unique id of the model that the engine serves: the one asked for, or its stand-in.
+    pub uid: String,
     /// Name of the model at the engine.
     pub name: String,
 }
 
 /// Next step of a request.
 enum Next {
-    /// Connect to the engine.
-    Open(Arc<Model>, ServicePort),
+    /// Connect to the first of these engines that accepts.
+    Open(Vec<(Arc<Model>, ServicePort)>),
     /// Wait for news of the model, because of this.
     Wait(String),
 }
@@ -76,8 +78,8 @@ impl Serving {
         let mut news = self.models.watch(&key);
         let (mut hold, mut pause) = (None, PAUSE);
         loop {
-            let (model, at) = match self.next(&key)? {
-                Next::Open(model, at) => (model, at),
+            let engines = match self.next(&key)? {
+                Next::Open(engines) => engines,
                 Next::Wait(obstacle) => {
                     self.hold(&mut hold)?;
                     // Without news, a model may sleep again that was awake while the watch was interrupted.
@@ -91,10 +93,13 @@ impl Serving {
                     continue;
                 }
             };
-            let obstacle = match Box::pin(self.open(&model, &at)).await {
-                Ok(ready) => return Ok(ready),
-                Err(error) => error.to_string(),
-            };
+            let mut obstacle = String::new();
+            for (model, at) in &engines {
+                match Box::pin(self.open(model, at)).await {
+                    Ok(ready) => return Ok(ready),
+                    Err(error) => obstacle = error.to_string(),
+                }
+            }
             // Nothing has been sent. A Service without a ready pod refuses connections.
             self.hold(&mut hold)?;
             if Instant::now() + pause > deadline {
@@ -124,11 +129,14 @@ impl Serving {
         let Some(model) = self.models.get(key) else {
             return Err(NotOne::None(format!("{}/{}", key.0, key.1)).into());
         };
+        let mut engines = Vec::from_iter(self.models.serving_stand_in(&model));
         match &model.state {
             State::Serving(at) => {
                 let at = at.clone();
-                Ok(Next::Open(model, at))
+                engines.push((model, at));
+                Ok(Next::Open(engines))
             }
+            _ if !engines.is_empty() => Ok(Next::Open(engines)),
             State::Starting(message) => Ok(Next::Wait(message.clone())),
             State::Failed(message) => Err(Refused::not_serving(format!(
                 "model '{0}' has failed: {message}; see: kubeairunway why {1} -n {2}",
@@ -151,7 +159,11 @@ impl Serving {
     async fn open(&self, model: &Model, at: &ServicePort) -> Result<Ready, engine::Error> {
         let name = self.names.of(model, at, &self.engines).await?;
         let connection = self.engines.connect(at).await?;
-        Ok(Ready { connection, name })
+        Ok(Ready {
+            connection,
+            uid: model.uid.clone(),
+            name,
+        })
     }
 
     /// Takes a place, unless the request has one.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use runway_api::Name;
 use serde::Serialize;
 
 use crate::model::{Model, State};
@@ -38,8 +39,10 @@ impl Table {
     pub fn insert(&mut self, model: Arc<Model>) {
         let key = key(&model);
         self.remove(&key);
-        let served = self.by_served_name.entry(model.served.clone()).or_default();
-        served.insert(key.clone());
+        if model.stands_in_for.is_none() {
+            let served = self.by_served_name.entry(model.served.clone()).or_default();
+            served.insert(key.clone());
+        }
         self.models.insert(key, model);
     }
 
@@ -59,9 +62,16 @@ impl Table {
         self.models.get(key).cloned()
     }
 
-    /// All models, by namespace and name.
+    /// All models but stand-ins, by namespace and name.
     pub fn all(&self) -> Vec<Arc<Model>> {
-        self.models.values().cloned().collect()
+        let models = self.models.values().filter(|model| model.stands_in_for.is_none());
+        models.cloned().collect()
+    }
+
+    /// The model that stands in for one, if each of them names the other.
+    pub fn stand_in(&self, model: &Model) -> Option<Arc<Model>> {
+        let stand_in = self.get(&beside(model, model.stand_in.as_ref()?))?;
+        (stand_in.stands_in_for.as_ref() == Some(&model.name)).then_some(stand_in)
     }
 
     /// The models that a name in a request may mean, by namespace and name. A full name means its own model only, whatever the
@@ -83,6 +93,11 @@ impl Table {
 /// Namespace and name of a model.
 pub fn key(model: &Model) -> Key {
     (model.namespace.to_string(), model.name.to_string())
+}
+
+/// Namespace and name of another model of the same namespace.
+pub fn beside(model: &Model, other: &Name) -> Key {
+    (model.namespace.to_string(), other.to_string())
 }
 
 /// The one model that a name means for a caller who may get these candidates.
@@ -155,16 +170,7 @@ mod tests {
     use super::*;
 
     fn model(full_name: &str, served: &str) -> Arc<Model> {
-        let (namespace, name) = full_name.split_once('/').unwrap();
-        Arc::new(Model {
-            namespace: namespace.parse().unwrap(),
-            name: name.parse().unwrap(),
-            uid: full_name.to_owned(),
-            generation: 1,
-            created: 0,
-            served: served.to_owned(),
-            state: State::Asleep,
-        })
+        Arc::new(Model::asleep(full_name, served))
     }
 
     fn table(models: &[(&str, &str)]) -> Table {
@@ -212,6 +218,28 @@ mod tests {
         table.remove(&("a".to_owned(), "one".to_owned()));
         table.remove(&("a".to_owned(), "one".to_owned()));
         assert!(table.models.is_empty() && table.by_served_name.is_empty());
+    }
+
+    #[test]
+    fn stand_in_has_its_full_name_only_and_both_models_agree_to_it() {
+        let mut table = table(&[]);
+        let mut insert = |name: &str, stand_in: Option<&str>, stands_in_for: Option<&str>| {
+            let name_of = |name: Option<&str>| name.map(|name| name.parse().unwrap());
+            table.insert(Arc::new(Model {
+                stand_in: name_of(stand_in),
+                stands_in_for: name_of(stands_in_for),
+                ..Model::asleep(&format!("a/{name}"), "llama")
+            }));
+            let one = table.get(&("a".to_owned(), "one".to_owned())).unwrap();
+            let stand_in = table.stand_in(&one).map(|model| model.name.to_string());
+            let counts = [table.candidates("llama"), table.candidates("a/two"), table.all()].map(|models| models.len());
+            (stand_in, counts)
+        };
+        assert_eq!(insert("one", Some("two"), None), (None, [1, 0, 1]));
+        assert_eq!(insert("two", None, None), (None, [2, 1, 2]));
+        assert_eq!(insert("two", None, Some("three")), (None, [1, 1, 1]));
+        assert_eq!(insert("two", None, Some("one")), (Some("two".to_owned()), [1, 1, 1]));
+        assert_eq!(insert("one", None, None), (None, [1, 1, 1]));
     }
 
     #[test]

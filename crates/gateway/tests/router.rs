@@ -10,7 +10,9 @@ use anyhow::{Context as _, Result, ensure};
 use axum::http::header;
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
+use kube::api::{Patch, PatchParams};
 use kube::{Client, Config};
+use runway_api::labels::{STAND_IN, STAND_IN_FOR};
 use runway_operator::trace::{TraceArgs, Traces};
 use runway_testbed::collector::{Collector, Received};
 use runway_testbed::engine::{Endpoint, chat_request};
@@ -304,6 +306,62 @@ async fn requests_to_a_sleeping_model_wake_it_once_and_are_answered() -> Result<
         .collect();
     ensure!(writes.len() == 1 && writes[0].subresource == "scale", "{writes:?}");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stand_in_gets_the_requests_of_its_model_while_it_serves() -> Result<()> {
+    let world = World::start().await?;
+    let (own, other) = (Engine::start("llama").await?, Engine::start("llama-elsewhere").await?);
+    let router = Arc::new(world.router(&[]).await?.ready().await?);
+    world.model("a", "one", "llama", 1).await?;
+    // The model does not serve yet: the request is held.
+    let held = {
+        let router = Arc::clone(&router);
+        tokio::spawn(async move { router.chat(KEY, "a/one").await })
+    };
+    world.model("a", "one-surge", "llama", 1).await?;
+    let models = world.models("a");
+    let annotate = async |name: &str, annotation: &str, other: Option<&str>| {
+        let patch = json!({ "metadata": { "annotations": { annotation: other } } });
+        models.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+    };
+    annotate("one-surge", STAND_IN_FOR, Some("one")).await?;
+    annotate("one", STAND_IN, Some("one-surge")).await?;
+    world.serves("a", "one-surge", other.port).await?;
+    ensure!(held.await??.status == 200);
+    let asked = || [&own, &other].map(|engine| engine.seen.asked.load(Ordering::SeqCst));
+    ensure!(asked() == [0, 1], "{:?}", asked());
+
+    // It is first, and is not listed. If it accepts no connections, its model is next.
+    world.serves("a", "one", own.port).await?;
+    let listed = router.get(KEY, "/v1/models").await?.json();
+    ensure!(listed["data"].as_array().is_some_and(|all| all.len() == 1), "{listed}");
+    ensure!(router.chat(KEY, "llama").await?.status == 200);
+    ensure!(asked() == [0, 2], "{:?}", asked());
+    world.serves("a", "one-surge", runway_testbed::free_port()?).await?;
+    eventually(PATIENCE, async || {
+        ensure!(router.chat(KEY, "llama").await?.status == 200);
+        ensure!(asked()[0] > 0, "{:?}", asked());
+        Ok(())
+    })
+    .await?;
+
+    // The model gets its requests back. Without its annotation, the other one is a model like others.
+    world.serves("a", "one-surge", other.port).await?;
+    annotate("one", STAND_IN, None).await?;
+    eventually(PATIENCE, async || {
+        let before = asked();
+        ensure!(router.chat(KEY, "llama").await?.status == 200);
+        ensure!(asked()[0] > before[0], "{:?}", asked());
+        Ok(())
+    })
+    .await?;
+    annotate("one-surge", STAND_IN_FOR, None).await?;
+    eventually(PATIENCE, async || {
+        let answer = router.chat(KEY, "llama").await?;
+        answer.refused(400, "model_ambiguous", "is ambiguous")
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

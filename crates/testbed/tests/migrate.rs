@@ -66,6 +66,64 @@ async fn shows_asks_and_moves() -> Result<()> {
     Ok(())
 }
 
+/// A stand-in serves before the model is changed, and is deleted after it serves again; one that does not serve changes nothing.
+#[tokio::test]
+async fn stand_in_serves_while_the_model_moves() -> Result<()> {
+    let bed = Bed::start_with(Upstream::All, true).await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _dynamo = bed.provider(runway_provider_dynamo::Dynamo::default()).await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(vllm("moving", "kaito")).await?;
+    bed.running("moving").await?;
+    let surge = ["moving", "--to", "dynamo", "--yes", "--surge", "--drain", "100ms"];
+
+    let error = refused(&bed, &[&surge[..], &["--timeout", "1ms"]].concat()).await?;
+    ensure!(
+        error.contains("the stand-in 'moving-surge' does not serve on dynamo")
+            && error.contains("'moving' was not changed"),
+        "{error}"
+    );
+    bed.gone("moving-surge").await?;
+    ensure!(bed.deployments().get("moving").await?.metadata.generation == Some(1));
+    bed.create(gemma("moving-surge")).await?;
+    let error = refused(&bed, &surge).await?;
+    ensure!(
+        error.contains("exists and does not stand in for 'moving' on dynamo"),
+        "{error}"
+    );
+    bed.delete("moving-surge").await?;
+    bed.gone("moving-surge").await?;
+
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+    migrate(&bed, &surge).await??;
+    let md = bed.running("moving").await?;
+    ensure!(md.selected_provider() == Some("dynamo"));
+    bed.gone("moving-surge").await?;
+    let requests = log.since(mark).await?;
+    let writes: Vec<_> = requests
+        .iter()
+        .filter(|r| r.user == "admin" && r.resource == "modeldeployments")
+        .map(|r| (r.verb.as_str(), r.name.as_str()))
+        .filter(|(verb, _)| ["create", "patch", "delete"].contains(verb))
+        .collect();
+    let expected = [
+        ("create", "moving-surge"),
+        ("patch", "moving"),
+        ("patch", "moving"),
+        ("patch", "moving"),
+        ("delete", "moving-surge"),
+    ];
+    ensure!(writes == expected, "{writes:?}");
+
+    // Once more: there is nothing left to do.
+    migrate(&bed, &surge).await??;
+    ensure!(bed.deployments().get_opt("moving-surge").await?.is_none());
+    Ok(())
+}
+
 async fn migrate(bed: &Bed, args: &[&str]) -> Result<Result<Answer, answer::Error>> {
     let kubeconfig = bed.cluster.admin()?.display().to_string();
     let line = [

@@ -206,12 +206,18 @@ impl<'a> Stage<'a> {
             stage.kill(&[router::NAME], 1).await
         })
         .await?;
-        self.during(
-            DIRECT,
-            "migrated to KAITO",
-            [Fails::None, Fails::Until],
-            async |stage| stage.migrate(KAITO).await,
-        )
+        let at_service = [Fails::None, Fails::Until];
+        self.during(DIRECT, "migrated to KAITO with `--surge`", at_service, async |stage| {
+            stage.migrate(KAITO, &["--surge"]).await
+        })
+        .await?;
+        self.during(KAITO, "migrated to direct with `--surge`", at_service, async |stage| {
+            stage.migrate(DIRECT, &["--surge"]).await
+        })
+        .await?;
+        self.during(DIRECT, "migrated to KAITO", at_service, async |stage| {
+            stage.migrate(KAITO, &[]).await
+        })
         .await?;
 
         let recreated = [Fails::InFlight, Fails::Until];
@@ -225,7 +231,7 @@ impl<'a> Stage<'a> {
         self.scaled(KAITO, Fails::InFlight).await?;
         self.control_plane(KAITO).await?;
         self.during(KAITO, "migrated to direct", recreated, async |stage| {
-            stage.migrate(DIRECT).await
+            stage.migrate(DIRECT, &[]).await
         })
         .await
     }
@@ -309,8 +315,8 @@ impl<'a> Stage<'a> {
         self.installed.change(json!({"scaling": {"replicas": 1}})).await
     }
 
-    async fn migrate(&self, to: &str) -> Result<()> {
-        let migrate = ["migrate", NAME, "--to", to, "--yes"];
+    async fn migrate(&self, to: &str, options: &[&str]) -> Result<()> {
+        let migrate = [&["migrate", NAME, "--to", to, "--yes"], options].concat();
         self.installed.kubeairunway(&migrate).await
     }
 

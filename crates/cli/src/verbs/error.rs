@@ -164,6 +164,32 @@ pub enum Error {
         /// Timeout.
         after: String,
     },
+    /// The stand-in of a migration does not serve.
+    #[error(
+        "the stand-in '{stand_in}' does not serve on {provider}: {reason}. It was deleted, and '{name}' was not changed"
+    )]
+    NoStandIn {
+        /// Name of the stand-in.
+        stand_in: String,
+        /// New provider.
+        provider: String,
+        /// Message of the status, or the timeout.
+        reason: String,
+        /// Name of the ModelDeployment.
+        name: String,
+    },
+    /// Another ModelDeployment has the name of the stand-in.
+    #[error(
+        "ModelDeployment '{stand_in}' exists and does not stand in for '{name}' on {provider}: delete it, or migrate without --surge"
+    )]
+    OtherStandIn {
+        /// Name of the stand-in.
+        stand_in: String,
+        /// Name of the ModelDeployment.
+        name: String,
+        /// New provider.
+        provider: String,
+    },
     /// The user did not confirm.
     #[error("not confirmed: nothing was changed (--yes skips the confirmation)")]
     NotConfirmed,

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Error;
+use super::surge::{Surge, SurgeArgs};
 use crate::answer::Answer;
 use crate::patience::Patience;
 use crate::terminal::Terminal;
@@ -50,6 +51,9 @@ pub struct MigrateArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
+    /// Stand-in
+    #[command(flatten)]
+    pub surge: SurgeArgs,
     /// Wait until the model runs
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub wait: bool,
@@ -75,8 +79,13 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, terminal: &mut Termi
     let configs = cluster.configs().await?.into_iter().map(Arc::new);
     let providers = Providers::compile(configs, &Providers::default());
     let from = md.selected_provider().unwrap_or("(none)").to_owned();
+    let surge = Surge::of(&args.surge, &md, &args.to, args.timeout(), cluster);
     if md.spec.provider_name() == Some(&args.to) && from == args.to {
         terminal.say(&format!("unchanged: already served by {}", args.to));
+        if let Some(surge) = &surge {
+            wait(args, cluster, namespace, &from, terminal).await?;
+            surge.end(terminal).await?;
+        }
         return Ok(Answer::default());
     }
 
@@ -87,7 +96,8 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, terminal: &mut Termi
         Some(provider) => installed(cluster, provider.as_ref()).await?,
         None => Installed::default(),
     };
-    let outlook = outlook(&md, &args.to, &providers, provider, &installed, clock::now())?;
+    let mut outlook = outlook(&md, &args.to, &providers, provider, &installed, clock::now())?;
+    outlook.text.push_str(&Surge::outlook(surge.as_ref()));
     if args.dry_run {
         let data = text::documents(&outlook.objects, args.output).unwrap_or_default();
         terminal.say(outlook.text.trim_end());
@@ -100,9 +110,24 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, terminal: &mut Termi
     if !args.yes && !terminal.ask("Continue?") {
         return Err(Error::NotConfirmed);
     }
-    ask_for(cluster, namespace, args, &md).await?;
+    let mut version = md.resource_version();
+    if let Some(surge) = &surge {
+        surge.begin(terminal).await?;
+        let now = cluster.deployment(namespace, &args.name).await?;
+        // The spec is that of the plan; annotations and status are not.
+        if now.metadata.generation == md.metadata.generation {
+            version = now.resource_version();
+        }
+    }
+    ask_for(cluster, namespace, args, version).await?;
     if args.wait {
-        wait(args, cluster, namespace, &from, terminal).await?;
+        let arrived = wait(args, cluster, namespace, &from, terminal).await;
+        match &surge {
+            Some(surge) if arrived.is_ok() => surge.end(terminal).await?,
+            Some(surge) => surge.stays(terminal),
+            None => {}
+        }
+        arrived?;
     }
     Ok(Answer::default())
 }
@@ -226,7 +251,6 @@ fn describe(md: &ModelDeployment, to: &str, objects: &[DynamicObject], said: &[S
     for line in said {
         let _ = writeln!(text, "warning: {}", runway_client::diagnostic::one_line(line));
     }
-    text.push_str("The model is unavailable from the deletion until the new object is running.\n");
     text
 }
 
@@ -243,16 +267,16 @@ async fn installed(cluster: &Cluster, provider: &dyn Provider) -> Result<Install
     Ok(Installed::new(states))
 }
 
-/// Sets the provider, if the object has not changed since the plan was shown.
+/// Sets the provider, if the object still has this resource version.
 async fn ask_for(
     cluster: &Cluster,
     namespace: &Namespace,
     args: &MigrateArgs,
-    md: &ModelDeployment,
+    version: Option<String>,
 ) -> Result<(), Error> {
     let api: Api<ModelDeployment> = Api::namespaced(cluster.client(), namespace);
     let patch = json!({
-        "metadata": { "resourceVersion": md.resource_version() },
+        "metadata": { "resourceVersion": version },
         "spec": { "provider": { "name": args.to } },
     });
     let params = PatchParams {

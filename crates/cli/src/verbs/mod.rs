@@ -28,6 +28,7 @@ pub mod logs;
 pub mod look;
 pub mod migrate;
 pub mod offline;
+pub mod surge;
 pub mod top;
 pub mod wait;
 
