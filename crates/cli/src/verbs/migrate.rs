@@ -9,7 +9,7 @@ use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::name::Name;
-use runway_api::{ModelDeployment, ModelDeploymentStatus, Namespace, Phase};
+use runway_api::{ModelDeployment, ModelDeploymentStatus, Namespace};
 use runway_client::text::Format;
 use runway_core::admission::validate;
 use runway_core::providers::Providers;
@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Error;
+use super::arrival::{Arrival, arrival};
 use super::surge::{Surge, SurgeArgs};
 use crate::answer::Answer;
-use crate::patience::Patience;
 use crate::terminal::Terminal;
 use runway_client::cluster::{self, Cluster};
 use runway_client::diff::MANAGER;
@@ -297,41 +297,22 @@ async fn wait(
     from: &str,
     terminal: &mut Terminal<'_>,
 ) -> Result<(), Error> {
-    let mut patience = Patience::of(args.timeout());
-    loop {
-        let md = cluster.deployment(namespace, &args.name).await?;
-        let status = md.status.clone().unwrap_or_default();
-        let message = status.message.clone().unwrap_or_default();
-        let line = format!(
-            "{}: {} {}",
-            md.selected_provider().unwrap_or("no provider"),
-            status.phase.map_or("no phase", Phase::as_str),
-            runway_client::diagnostic::one_line(&message)
-        );
-        patience.say(line.trim_end(), terminal);
-        let arrived =
-            md.selected_provider() == Some(args.to.as_str()) && status.observed_generation == md.metadata.generation;
-        match status.phase {
-            // Also one that is scaled to zero.
-            Some(Phase::Running) if arrived => return Ok(()),
-            Some(Phase::Failed) if arrived => {
-                return Err(Error::MigrationFailed {
-                    name: args.name.to_string(),
-                    namespace: namespace.to_string(),
-                    provider: args.to.clone(),
-                    message,
-                    from: from.to_owned(),
-                });
-            }
-            _ => {}
-        }
-        if !patience.lasts().await {
-            return Err(Error::MigrationNotInTime {
-                name: args.name.to_string(),
-                namespace: namespace.to_string(),
-                provider: args.to.clone(),
-                after: text::age(args.timeout()),
-            });
-        }
+    let read = async || Ok(cluster.deployment(namespace, &args.name).await?);
+    let label = |md: &ModelDeployment| md.selected_provider().unwrap_or("no provider").to_owned();
+    match arrival(read, &args.to, args.timeout(), label, terminal).await? {
+        Arrival::Running => Ok(()),
+        Arrival::Failed(message) => Err(Error::MigrationFailed {
+            name: args.name.to_string(),
+            namespace: namespace.to_string(),
+            provider: args.to.clone(),
+            message,
+            from: from.to_owned(),
+        }),
+        Arrival::Late(_) => Err(Error::MigrationNotInTime {
+            name: args.name.to_string(),
+            namespace: namespace.to_string(),
+            provider: args.to.clone(),
+            after: text::age(args.timeout()),
+        }),
     }
 }

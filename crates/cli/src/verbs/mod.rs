@@ -16,6 +16,7 @@
 //! | [`top`] | `top` |
 //! | [`wait`] | the flag `--wait` |
 
+pub mod arrival;
 pub mod asya;
 pub mod change;
 pub mod chat;

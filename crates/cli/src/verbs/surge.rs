@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use runway_api::model_deployment::Gateway;
-use runway_api::{ModelDeployment, Phase, labels};
+use runway_api::{ModelDeployment, labels};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::one_line;
 use runway_client::diff::MANAGER;
@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::Error;
-use crate::patience::Patience;
+use super::arrival::{Arrival, arrival};
 use crate::terminal::Terminal;
 
 /// Arguments of a stand-in.
@@ -87,9 +87,10 @@ impl<'a> Surge<'a> {
     /// Another ModelDeployment has its name, or it does not serve: then it is deleted, and nothing else has changed.
     pub async fn begin(&self, terminal: &mut Terminal<'_>) -> Result<(), Error> {
         let name = self.stand_in.name_any();
-        match self.existing().await? {
-            Some(_) => terminal.say(&format!("continuing with the stand-in {name}")),
-            None => self.create().await?,
+        if self.exists().await? {
+            terminal.say(&format!("continuing with the stand-in {name}"));
+        } else {
+            self.create().await?;
         }
         if let Err(reason) = self.serves(terminal).await? {
             self.delete().await?;
@@ -110,7 +111,7 @@ impl<'a> Surge<'a> {
     /// # Errors
     /// A request fails.
     pub async fn end(&self, terminal: &mut Terminal<'_>) -> Result<(), Error> {
-        if self.existing().await?.is_none() {
+        if !self.exists().await? {
             return Ok(());
         }
         self.annotate(None).await?;
@@ -126,28 +127,22 @@ impl<'a> Surge<'a> {
         ));
     }
 
-    async fn existing(&self) -> Result<Option<ModelDeployment>, Error> {
+    /// Whether the stand-in exists. An error if another object has its name.
+    async fn exists(&self) -> Result<bool, Error> {
         let name = self.stand_in.name_any();
         let found = self.explained(self.api.get_opt(&name).await, "read")?;
         let Some(found) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else {
-            return Ok(None);
+            return Ok(false);
         };
         let other = found.annotations().get(labels::STAND_IN_FOR);
-        let stands_in = other.is_some_and(|other| *other == self.name) && found.spec.provider_name() == Some(self.to);
-        if stands_in {
-            Ok(Some(found))
-        } else {
-            Err(self.occupied())
+        if other.is_some_and(|other| *other == self.name) && found.spec.provider_name() == Some(self.to) {
+            return Ok(true);
         }
-    }
-
-    /// Another object has the name of the stand-in.
-    fn occupied(&self) -> Error {
-        Error::OtherStandIn {
-            stand_in: self.stand_in.name_any(),
+        Err(Error::OtherStandIn {
+            stand_in: name,
             name: self.name.clone(),
             provider: self.to.to_owned(),
-        }
+        })
     }
 
     async fn create(&self) -> Result<(), Error> {
@@ -162,26 +157,17 @@ impl<'a> Surge<'a> {
     /// Waits until it serves. The inner error is the reason why it does not.
     async fn serves(&self, terminal: &mut Terminal<'_>) -> Result<Result<(), String>, Error> {
         let name = self.stand_in.name_any();
-        let mut patience = Patience::of(self.timeout);
-        loop {
-            let found = self.explained(self.api.get(&name).await, "read")?;
-            let status = found.status.unwrap_or_default();
-            let message = one_line(status.message.as_deref().unwrap_or_default());
-            let phase = status.phase.map_or("no phase", Phase::as_str);
-            patience.say(format!("{name}: {phase} {message}").trim_end(), terminal);
-            let is_current = status.observed_generation == found.metadata.generation;
-            match status.phase {
-                Some(Phase::Running) if is_current => return Ok(Ok(())),
-                Some(Phase::Failed) if is_current => return Ok(Err(message)),
-                _ if patience.lasts().await => {}
-                _ => {
-                    return Ok(Err(format!(
-                        "it is not Running after {}: {message}",
-                        text::age(self.timeout)
-                    )));
-                }
-            }
-        }
+        let read = async || self.explained(self.api.get(&name).await, "read");
+        let arrival = arrival(read, self.to, self.timeout, |_| name.clone(), terminal).await?;
+        Ok(match arrival {
+            Arrival::Running => Ok(()),
+            Arrival::Failed(message) => Err(one_line(&message)),
+            Arrival::Late(message) => Err(format!(
+                "it is not Running after {}: {}",
+                text::age(self.timeout),
+                one_line(&message)
+            )),
+        })
     }
 
     /// Sets the stand-in of the model, or removes it.
@@ -220,8 +206,7 @@ impl<'a> Surge<'a> {
     }
 }
 
-/// The same model on another provider, with the present number of replicas and no address of its own at a Gateway. It goes with the
-/// model.
+/// ModelDeployment with the same spec on another provider, without autoscaling and without a route at a Gateway. The model owns it.
 fn stand_in(md: &ModelDeployment, to: &str) -> ModelDeployment {
     let mut spec = md.spec.clone();
     spec.provider.get_or_insert_default().name = Some(to.to_owned());
