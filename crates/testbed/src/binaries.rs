@@ -380,12 +380,7 @@ pub fn helm() -> Result<PathBuf> {
 
 /// Path of Prometheus' promtool, which is installed if it is missing; `None` if that is not possible: `what` is skipped and reported. Blocking.
 pub fn promtool(what: &str) -> Result<Option<PathBuf>> {
-    if let Some(reason) = packages::obstacle(&packages::PROMETHEUS) {
-        say(&format!("SKIPPED: {what}, because {reason}"));
-        return Ok(None);
-    }
-    packages::ensure(&packages::PROMETHEUS)?;
-    Ok(Some("promtool".into()))
+    Ok(packages::ensure_or_skip(&packages::PROMETHEUS, what)?.then(|| "promtool".into()))
 }
 
 /// Path of Dex, an issuer of OpenID Connect, which is built if it is missing. Blocking; takes minutes the first time.

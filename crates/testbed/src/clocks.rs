@@ -2,17 +2,12 @@
 
 use anyhow::Result;
 
-use crate::{packages, say};
+use crate::packages;
 
 /// Whether clocks can be shifted: installs libfaketime if it is missing. If that is not possible, `what` is skipped and
 /// reported. Blocking.
 pub fn can_shift(what: &str) -> Result<bool> {
-    if let Some(reason) = packages::obstacle(&packages::FAKETIME) {
-        say(&format!("SKIPPED: {what}, because {reason}"));
-        return Ok(false);
-    }
-    packages::ensure(&packages::FAKETIME)?;
-    Ok(true)
+    packages::ensure_or_skip(&packages::FAKETIME, what)
 }
 
 /// Variables for a process whose clock is ahead by this many hours, or behind.

@@ -87,6 +87,16 @@ pub(crate) fn ensure_small() -> Result<()> {
     ensure(&[RABBITMQ, FAKETIME, CURL, PROMETHEUS, BUSYBOX, PYTHON].concat())
 }
 
+/// Installs what is missing. If that is not possible, `what` is skipped and reported, and the result is false. Blocking.
+pub(crate) fn ensure_or_skip(packages: &[Package], what: &str) -> Result<bool> {
+    if let Some(reason) = obstacle(packages) {
+        say(&format!("SKIPPED: {what}, because {reason}"));
+        return Ok(false);
+    }
+    ensure(packages)?;
+    Ok(true)
+}
+
 /// Installs what is missing. Blocking; says what it does.
 pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
     if missing(packages).is_empty() {

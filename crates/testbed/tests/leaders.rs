@@ -18,7 +18,7 @@ use runway_client::manifests;
 use runway_testbed::{clocks, eventually, free_port, programs};
 use serde_json::json;
 use support::program::{Program, ready};
-use support::{Bed, PATIENCE, Upstream, gemma};
+use support::{Bed, PATIENCE, Upstream, gemma, storm_setting};
 
 /// Programs, whose Leases and users have their names.
 const CONTROLLERS: [&str; 5] = [
@@ -154,18 +154,12 @@ fn table(takeovers: &[Takeover]) -> String {
     table
 }
 
-/// A variable that `cargo xtask storm` sets.
-#[allow(clippy::disallowed_methods, reason = "a test has no arguments")]
-fn set(name: &str) -> Option<String> {
-    std::env::var(format!("RUNWAY_STORM_{name}")).ok()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn another_replica_takes_over_although_the_clocks_differ() -> Result<()> {
     if !clocks::can_shift("takeover by replicas whose clocks differ")? {
         return Ok(());
     }
-    let all = set("LEADERS").map(|text| text.parse::<usize>()).transpose()?;
+    let all = storm_setting("LEADERS").map(|text| text.parse::<usize>()).transpose()?;
     let chosen = if all.is_some() {
         &CONTROLLERS[..]
     } else {
@@ -184,7 +178,7 @@ async fn another_replica_takes_over_although_the_clocks_differ() -> Result<()> {
     let takeovers: Vec<Takeover> = try_join_all(ends).await?.into_iter().flatten().collect();
     let table = table(&takeovers);
     println!("{table}");
-    if let Some(file) = set("REPORT") {
+    if let Some(file) = storm_setting("REPORT") {
         std::fs::write(&file, &table).with_context(|| format!("cannot write {file}"))?;
     }
 

@@ -11,16 +11,25 @@ use runway_cli::args::CommandLine;
 use runway_cli::commands;
 use runway_client::diagnostic::Diagnostic;
 use runway_client::text::Look;
-use support::{Bed, Upstream, gemma, vllm};
+use runway_testbed::Simulator;
+use support::{Bed, Running, Upstream, gemma, vllm};
+
+/// The core, the providers KAITO and Dynamo, and the simulator of their operators.
+async fn two_providers() -> Result<(Bed, [Running; 3], Simulator)> {
+    let bed = Bed::start_with(Upstream::All, true).await?;
+    let running = [
+        bed.core().await?,
+        bed.kaito().await?,
+        bed.provider(runway_provider_dynamo::Dynamo::default()).await?,
+    ];
+    let simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    Ok((bed, running, simulator))
+}
 
 #[tokio::test]
 async fn shows_asks_and_moves() -> Result<()> {
-    let bed = Bed::start_with(Upstream::All, true).await?;
-    let _core = bed.core().await?;
-    let _kaito = bed.kaito().await?;
-    let _dynamo = bed.provider(runway_provider_dynamo::Dynamo::default()).await?;
-    let _simulator = bed.simulator().await?;
-    bed.admission_is_up().await?;
+    let (bed, _running, _simulator) = two_providers().await?;
     bed.create(vllm("moving", "kaito")).await?;
     bed.create(gemma("staying")).await?;
     bed.running("moving").await?;
@@ -69,12 +78,7 @@ async fn shows_asks_and_moves() -> Result<()> {
 /// A stand-in serves before the model is changed, and is deleted after it serves again; one that does not serve changes nothing.
 #[tokio::test]
 async fn stand_in_serves_while_the_model_moves() -> Result<()> {
-    let bed = Bed::start_with(Upstream::All, true).await?;
-    let _core = bed.core().await?;
-    let _kaito = bed.kaito().await?;
-    let _dynamo = bed.provider(runway_provider_dynamo::Dynamo::default()).await?;
-    let _simulator = bed.simulator().await?;
-    bed.admission_is_up().await?;
+    let (bed, _running, _simulator) = two_providers().await?;
     bed.create(vllm("moving", "kaito")).await?;
     bed.running("moving").await?;
     let surge = ["moving", "--to", "dynamo", "--yes", "--surge", "--drain", "100ms"];

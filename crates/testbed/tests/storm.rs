@@ -39,12 +39,12 @@ mod walk;
 #[path = "storm/world.rs"]
 mod world;
 
-use std::env::var;
 use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use campaign::Choice;
 use scenarios::scenarios;
+use support::storm_setting;
 use world::Tried;
 
 #[tokio::test]
@@ -72,7 +72,7 @@ const PLANNED: u64 = 1;
 #[test]
 fn every_change_of_a_spec_is_planned_and_the_first_spec_recovers() -> Result<()> {
     let numbers = walks()?.unwrap_or(0..PLANNED);
-    let name = set("SCENARIO");
+    let name = storm_setting("SCENARIO");
     let mut scenarios = scenarios();
     scenarios.retain(|s| walk::is_walked(s) && name.as_ref().is_none_or(|name| s.is_named(name)));
     let mut total = Tried::default();
@@ -108,42 +108,36 @@ async fn run(choice: &Choice) -> Result<()> {
 /// Of all scenarios and all faults of them, in the tests. No multiple of the number of kinds of faults, so that each kind comes.
 const EVERY: (usize, usize) = (9, 7);
 
-/// A variable that `cargo xtask storm` sets.
-#[allow(clippy::disallowed_methods, reason = "a test has no arguments")]
-fn set(name: &str) -> Option<String> {
-    var(format!("RUNWAY_STORM_{name}")).ok()
-}
-
 /// Choice of `cargo xtask storm`; without it, the part of the tests.
 fn choice() -> Result<Choice> {
-    let scenario = set("SCENARIO");
-    let seeds = set("SEEDS").unwrap_or_default();
+    let scenario = storm_setting("SCENARIO");
+    let seeds = storm_setting("SEEDS").unwrap_or_default();
     let seeds: Vec<u64> = seeds.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     let walks = walks()?.unwrap_or_default();
-    let cut = set("CUT").map(|text| text.parse()).transpose();
-    let is_all = set("ALL").is_some();
+    let cut = storm_setting("CUT").map(|text| text.parse()).transpose();
+    let is_all = storm_setting("ALL").is_some();
     let is_part = scenario.is_none() && walks.is_empty() && !is_all;
     let (every_scenario, every_fault) = if is_part { EVERY } else { (1, 1) };
     Ok(Choice {
         points: is_all || seeds.is_empty() && walks.is_empty(),
         scenario,
-        write: set("WRITE").map(|text| text.parse()).transpose()?,
+        write: storm_setting("WRITE").map(|text| text.parse()).transpose()?,
         cut: cut.map_err(anyhow::Error::msg)?,
         seeds,
         walks,
         every_scenario,
         every_fault,
-        report: set("REPORT"),
-        journal: set("JOURNAL"),
+        report: storm_setting("REPORT"),
+        journal: storm_setting("JOURNAL"),
     })
 }
 
 /// Numbers of walks: one, or those of so many changes.
 fn walks() -> Result<Option<Range<u64>>> {
-    if let Some(walk) = set("WALK") {
+    if let Some(walk) = storm_setting("WALK") {
         let walk = walk.parse()?;
         return Ok(Some(walk..walk + 1));
     }
-    let changes = set("CHANGES").map(|changes| changes.parse()).transpose()?;
+    let changes = storm_setting("CHANGES").map(|changes| changes.parse()).transpose()?;
     Ok(changes.map(walk::numbers))
 }

@@ -655,6 +655,12 @@ fn traced(traces: Traces) -> impl FnOnce(Client, CancellationToken) -> Process {
     }
 }
 
+/// A variable that `cargo xtask storm` sets.
+#[allow(clippy::disallowed_methods, reason = "a test has no arguments")]
+pub fn storm_setting(name: &str) -> Option<String> {
+    std::env::var(format!("RUNWAY_STORM_{name}")).ok()
+}
+
 /// A name that a Workspace of KAITO can have, and an InferenceSet cannot.
 pub const LONG: &str = "a-name-of-forty-seven-characters-for-a-workspac";
 
