@@ -74,6 +74,8 @@ impl Models {
 
     /// The model that stands in for one and serves, with its engine.
     pub fn serving_stand_in(&self, model: &Model) -> Option<(Arc<Model>, ServicePort)> {
+        // Most models have none, and need no lock.
+        model.stand_in.as_ref()?;
         let stand_in = self.table.read().stand_in(model)?;
         match &stand_in.state {
             State::Serving(at) => Some((Arc::clone(&stand_in), at.clone())),

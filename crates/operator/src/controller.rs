@@ -218,9 +218,9 @@ where
     }
 }
 
-/// Runs `controller` until the process shuts down: reconciles that are under way are finished. A replica that does not lead
-/// reconciles nothing; when it begins to lead it looks at everything, as after an outage of the API server, and when it is no longer
-/// sure to lead it breaks off.
+/// Runs `controller` until the process shuts down; reconciles in progress are finished. A standby replica does not reconcile. All
+/// objects are reconciled when the replica becomes the leader, and after an outage of the API server. When it loses the leadership,
+/// reconciles in progress are cancelled.
 pub async fn run<K, Ctx, F>(
     controller: Controller<K>,
     process: &Process,

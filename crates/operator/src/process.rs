@@ -99,8 +99,8 @@ impl Process {
         let services = Services::of(&config)?;
         let failed = |error| client::Error::Client(Box::new(error));
 
-        // The election has its own client: a renewal never waits behind other requests, and is not counted with them.
         let breaker = Breaker::default();
+        // The election has its own client: a renewal never waits behind other requests, and is not counted with them.
         let own = ClientBuilder::try_from(config.clone()).map_err(failed)?;
         let own = own.with_layer(&breaker).build();
         let leadership = if let Some(lease) = lease.filter(|lease| lease.leader_elect) {
