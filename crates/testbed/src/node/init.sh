@@ -12,6 +12,10 @@ mount --bind "$1/kubelet" /run/kubelet
 [ ! -e /etc/resolv.conf ] || mount --bind "$1/resolv.conf.of-node" /etc/resolv.conf
 ip link set lo up
 echo 1 >/proc/sys/net/ipv4/ip_forward
+# Clients of a test share one address and use its ports again within seconds. For two minutes, the kernel would send a new connection
+# from a port whose last attempt reached no pod to that same pod.
+syn_sent=/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_syn_sent
+[ ! -e $syn_sent ] || echo 3 >$syn_sent
 : >"$1/ready"
 # Orphans of containers come here: waiting for any child reaps them.
 while :; do
