@@ -70,6 +70,8 @@ pub const ASYA_ADDED: &str = "asya.sh/added";
 
 /// Field manager of the core controller (design 3.10).
 pub const CORE_MANAGER: &str = "kubeairunway-controller";
+/// Field manager of the model router, which wakes ModelDeployments.
+pub const ROUTER_MANAGER: &str = "kubeairunway-gateway";
 /// Field manager of the controller that creates HTTPRoutes for ModelDeployments.
 pub const GATEWAY_MANAGER: &str = "kubeairunway-gateway-routes";
 

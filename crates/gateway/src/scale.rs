@@ -9,7 +9,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use runway_api::ModelDeployment;
+use runway_api::{ModelDeployment, labels};
 use runway_operator::access::rule;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -138,7 +138,11 @@ impl Scaler {
             return Outcome::Done;
         }
         spec.replicas = Some(REPLICAS);
-        let written: Result<Scale, _> = deployments.replace_scale(name, &PostParams::default(), &scale).await;
+        let params = PostParams {
+            field_manager: Some(labels::ROUTER_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let written: Result<Scale, _> = deployments.replace_scale(name, &params, &scale).await;
         match written {
             Ok(_) => Outcome::Done,
             Err(error) => failed(error),

@@ -519,9 +519,13 @@ where
         }
         // The resource version guards the list, so that no other finalizer is lost.
         let patch = json!({ "metadata": { "resourceVersion": owner.resource_version(), "finalizers": finalizers } });
+        let params = PatchParams {
+            field_manager: Some(self.manager.clone()),
+            ..PatchParams::default()
+        };
         match self
             .typed(owner)
-            .patch(&owner.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
+            .patch(&owner.name_any(), &params, &Patch::Merge(&patch))
             .await
         {
             Ok(answer) => {

@@ -342,7 +342,11 @@ impl Election {
                     ..spec
                 }),
             };
-            return self.leases.create(&PostParams::default(), &lease).await;
+            let params = PostParams {
+                field_manager: Some(self.name.clone()),
+                ..PostParams::default()
+            };
+            return self.leases.create(&params, &lease).await;
         };
         let spec = if renewal {
             spec
@@ -387,9 +391,11 @@ impl Election {
     /// Only if the Lease is still as observed.
     async fn patch(&self, seen: &Lease, spec: serde_json::Value) -> kube::Result<Lease> {
         let patch = json!({ "metadata": { "resourceVersion": seen.metadata.resource_version }, "spec": spec });
-        self.leases
-            .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
+        let params = PatchParams {
+            field_manager: Some(self.name.clone()),
+            ..PatchParams::default()
+        };
+        self.leases.patch(&self.name, &params, &Patch::Merge(patch)).await
     }
 }
 

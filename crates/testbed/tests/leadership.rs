@@ -101,7 +101,14 @@ async fn one_leads_and_the_next_goes_on() -> Result<()> {
     let took = start.elapsed();
     println!("taken over after {took:?}");
     ensure!(took < LEASE * 3, "taken over after {took:?}");
-    let spec = leases(&bed).get(NAME).await?.spec.unwrap_or_default();
+    let lease = leases(&bed).get(NAME).await?;
+    let writers: BTreeSet<_> = lease
+        .managed_fields()
+        .iter()
+        .map(|entry| entry.manager.as_deref())
+        .collect();
+    ensure!(writers == BTreeSet::from([Some(NAME)]), "{writers:?}");
+    let spec = lease.spec.unwrap_or_default();
     ensure!(spec.holder_identity.is_some_and(|holder| holder.starts_with("third_")));
     ensure!(spec.lease_transitions == Some(2), "{:?}", spec.lease_transitions);
     Ok(())
