@@ -39,7 +39,9 @@ mod walk;
 #[path = "storm/world.rs"]
 mod world;
 
+use std::num::ParseIntError;
 use std::ops::Range;
+use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 use campaign::Choice;
@@ -59,6 +61,7 @@ const WALKS: u64 = 1;
 async fn every_change_of_a_spec_is_handled_and_the_first_spec_recovers() -> Result<()> {
     run(&Choice {
         walks: 0..WALKS,
+        parallel: PARALLEL,
         every_scenario: 1,
         every_fault: 1,
         ..Choice::default()
@@ -108,6 +111,9 @@ async fn run(choice: &Choice) -> Result<()> {
 /// Of all scenarios and all faults of them, in the tests. No multiple of the number of kinds of faults, so that each kind comes.
 const EVERY: (usize, usize) = (9, 7);
 
+/// Runs at the same time in the tests, beside other tests.
+const PARALLEL: usize = 12;
+
 /// Choice of `cargo xtask storm`; without it, the part of the tests.
 fn choice() -> Result<Choice> {
     let scenario = storm_setting("SCENARIO");
@@ -127,17 +133,20 @@ fn choice() -> Result<Choice> {
         walks,
         every_scenario,
         every_fault,
+        parallel: number("PARALLEL")?.unwrap_or(PARALLEL),
         report: storm_setting("REPORT"),
         journal: storm_setting("JOURNAL"),
     })
 }
 
+fn number<T: FromStr<Err = ParseIntError>>(name: &str) -> Result<Option<T>> {
+    Ok(storm_setting(name).map(|text| text.parse()).transpose()?)
+}
+
 /// Numbers of walks: one, or those of so many changes.
 fn walks() -> Result<Option<Range<u64>>> {
-    if let Some(walk) = storm_setting("WALK") {
-        let walk = walk.parse()?;
+    if let Some(walk) = number("WALK")? {
         return Ok(Some(walk..walk + 1));
     }
-    let changes = storm_setting("CHANGES").map(|changes| changes.parse()).transpose()?;
-    Ok(changes.map(walk::numbers))
+    Ok(number("CHANGES")?.map(walk::numbers))
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
+use futures::future::try_join_all;
 use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
@@ -22,11 +23,11 @@ pub(crate) const CLAIM: Kind = Kind::new("", "v1", "PersistentVolumeClaim", "per
 pub(crate) const SERVICE_ACCOUNT: Kind = Kind::new("", "v1", "ServiceAccount", "serviceaccounts");
 pub(crate) const SCALED_OBJECT: Kind = Kind::new("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects");
 
-/// Every kind that a user or a controller of the product creates; those that settle last come first.
-const KINDS: [Kind; 20] = [
-    MODEL,
-    ACTOR,
-    STACK,
+/// Kinds of the product, whose status settles last.
+const OURS: [Kind; 3] = [MODEL, ACTOR, STACK];
+
+/// Other kinds that a user or a controller of the product creates.
+const OTHERS: [Kind; 17] = [
     INFERENCE_SET,
     WORKSPACE,
     DYNAMO_GRAPH_DEPLOYMENT,
@@ -56,16 +57,16 @@ pub(crate) type State = BTreeMap<String, Value>;
 
 /// The objects of a namespace.
 pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
-    let mut state = State::new();
-    for kind in KINDS {
-        state.extend(of_kind(client, namespace, kind).await?);
-    }
-    Ok(state)
+    of_kinds(client, namespace, OURS.iter().chain(&OTHERS)).await
 }
 
-/// Without what shows how a state was reached: rollouts, generations, and the order in which conditions appeared.
+/// Without what shows how a state was reached: rollouts, generations, that a user has changed a field, and the order in which
+/// conditions appeared.
 pub(crate) fn however_reached(mut state: State) -> State {
     for object in state.values_mut() {
+        if let Some(managers) = object.pointer_mut("/metadata/managers").and_then(Value::as_array_mut) {
+            managers.retain(|manager| !manager.as_str().is_some_and(|manager| manager.starts_with(BY_HAND)));
+        }
         let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else {
             continue;
         };
@@ -92,12 +93,16 @@ pub(crate) async fn is_as(
     compared: fn(State) -> State,
 ) -> Result<()> {
     let expected = compared(expected.clone());
-    for kind in KINDS {
-        let found = compared(of_kind(client, namespace, kind).await?);
-        let prefix = format!("{}/", kind.kind);
+    // While they differ, no other kind is read.
+    for kinds in [OURS.as_slice(), &OTHERS] {
+        let found = compared(of_kinds(client, namespace, kinds).await?);
+        let is_of_these = |id: &str| {
+            id.split_once('/')
+                .is_some_and(|(of, _)| kinds.iter().any(|kind| kind.kind == of))
+        };
         let wanted: State = expected
             .iter()
-            .filter(|(id, _)| id.starts_with(&prefix))
+            .filter(|(id, _)| is_of_these(id))
             .map(|(id, object)| (id.clone(), object.clone()))
             .collect();
         ensure!(found == wanted, "another final state: {}", difference(&wanted, &found));
@@ -109,6 +114,12 @@ fn difference(wanted: &State, found: &State) -> String {
     let patch = json_patch::diff(&json!(wanted), &json!(found));
     // Enough to see what it is about.
     json!(patch).to_string().chars().take(3000).collect()
+}
+
+/// At once: the API server lets each of these wait until its cache is known to be current.
+async fn of_kinds(client: &Client, namespace: &str, kinds: impl IntoIterator<Item = &Kind>) -> Result<State> {
+    let states = kinds.into_iter().map(|kind| of_kind(client, namespace, *kind));
+    Ok(try_join_all(states).await?.into_iter().flatten().collect())
 }
 
 async fn of_kind(client: &Client, namespace: &str, kind: Kind) -> Result<State> {
@@ -132,6 +143,18 @@ async fn of_kind(client: &Client, namespace: &str, kind: Kind) -> Result<State> 
     Ok(state)
 }
 
+/// Fails if a writer of an object has not named itself.
+pub(crate) fn is_named(state: &State) -> Result<()> {
+    for (id, object) in state {
+        let managers = object["metadata"]["managers"].to_string();
+        ensure!(
+            !managers.contains("\"unknown "),
+            "a writer of {id} has no name: {managers}"
+        );
+    }
+    Ok(())
+}
+
 /// An object without what differs between runs: times, identifiers, the name of the namespace.
 pub(crate) fn normal(kind: Kind, object: &DynamicObject, namespace: &str) -> Value {
     let meta = &object.metadata;
@@ -148,6 +171,8 @@ pub(crate) fn normal(kind: Kind, object: &DynamicObject, namespace: &str) -> Val
     value
 }
 
+/// Field manager of a user's changes.
+pub(crate) const BY_HAND: &str = "kubectl-patch";
 const GENERATION: &str = "observedGeneration";
 /// Number of templates that a Deployment has had.
 const ROLLOUTS: &str = "rollouts";

@@ -180,6 +180,7 @@ impl<'a> World<'a> {
             writes: self.controllers.iter().map(|c| (c.who, c.proxy.writes())).collect(),
             tried: self.tried,
         };
+        state::is_named(&run.state)?;
         for controller in &self.controllers {
             controller.proxy.plan(Plan::Calm);
         }
@@ -348,7 +349,7 @@ impl<'a> World<'a> {
 
 fn by_hand() -> PatchParams {
     PatchParams {
-        field_manager: Some("kubectl-patch".to_owned()),
+        field_manager: Some(state::BY_HAND.to_owned()),
         ..PatchParams::default()
     }
 }
