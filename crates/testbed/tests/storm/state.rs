@@ -85,17 +85,18 @@ pub(crate) fn however_reached(mut state: State) -> State {
     state
 }
 
-/// An error says what differs. `compared` is applied to both first.
+/// The objects of a namespace, if they are as expected; otherwise an error says what differs. `compared` is applied to both first.
 pub(crate) async fn is_as(
     client: &Client,
     namespace: &str,
     expected: &State,
     compared: fn(State) -> State,
-) -> Result<()> {
+) -> Result<State> {
     let expected = compared(expected.clone());
+    let mut state = State::new();
     // While they differ, no other kind is read.
     for kinds in [OURS.as_slice(), &OTHERS] {
-        let found = compared(of_kinds(client, namespace, kinds).await?);
+        let read = of_kinds(client, namespace, kinds).await?;
         let is_of_these = |id: &str| {
             id.split_once('/')
                 .is_some_and(|(of, _)| kinds.iter().any(|kind| kind.kind == of))
@@ -105,9 +106,11 @@ pub(crate) async fn is_as(
             .filter(|(id, _)| is_of_these(id))
             .map(|(id, object)| (id.clone(), object.clone()))
             .collect();
+        let found = compared(read.clone());
         ensure!(found == wanted, "another final state: {}", difference(&wanted, &found));
+        state.extend(read);
     }
-    Ok(())
+    Ok(state)
 }
 
 fn difference(wanted: &State, found: &State) -> String {
