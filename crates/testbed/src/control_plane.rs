@@ -5,7 +5,7 @@
 use std::{
     fs,
     hash::{BuildHasher as _, RandomState},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     ops::{Deref, Range},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -77,6 +77,8 @@ pub struct ControlPlane {
     controller_manager: Option<Process>,
     apiserver: Option<Process>,
     etcd: Option<Process>,
+    etcd_component: Component,
+    etcd_address: SocketAddr,
     apiserver_component: Component,
     cluster: Cluster,
     keep: bool,
@@ -123,10 +125,11 @@ impl ControlPlane {
         // Until it has started, a failure must not take the logs away.
         folder.spare();
 
-        let component = etcd(&cluster, &binaries, etcd_port, &folder.data);
-        let mut etcd = component.spawn()?;
-        wait(&mut etcd, &component, async || {
-            TcpStream::connect((Ipv4Addr::LOCALHOST, etcd_port)).is_ok()
+        let etcd_component = etcd(&cluster, &binaries, etcd_port, &folder.data);
+        let mut etcd = etcd_component.spawn()?;
+        let etcd_address = (Ipv4Addr::LOCALHOST, etcd_port).into();
+        wait(&mut etcd, &etcd_component, async || {
+            TcpStream::connect(etcd_address).is_ok()
         })
         .await?;
 
@@ -166,6 +169,8 @@ impl ControlPlane {
             controller_manager: Some(controller_manager),
             apiserver: Some(apiserver),
             etcd: Some(etcd),
+            etcd_component,
+            etcd_address,
             apiserver_component,
             cluster,
             keep,
@@ -256,6 +261,31 @@ impl ControlPlane {
         }
         self.apiserver = Some(apiserver);
         Ok(())
+    }
+
+    /// Kills etcd only. Its data stays. The API server runs, and can do hardly anything.
+    pub async fn kill_etcd(&mut self) -> Result<()> {
+        match self.etcd.take() {
+            Some(etcd) => etcd.crash(&self.etcd_component).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts etcd again after [`Self::kill_etcd`], and waits until the API server is ready.
+    pub async fn start_etcd(&mut self) -> Result<()> {
+        let mut etcd = self.etcd_component.spawn()?;
+        let client = self.cluster.test_bed_client().await?;
+        wait(&mut etcd, &self.etcd_component, async || is_ready(&client).await).await?;
+        if self.keep {
+            etcd.keep();
+        }
+        self.etcd = Some(etcd);
+        Ok(())
+    }
+
+    /// The address at which etcd serves its clients.
+    pub fn etcd(&self) -> SocketAddr {
+        self.etcd_address
     }
 
     /// Ends everything in order, also what [`Options::keep`] would leave running.

@@ -134,6 +134,18 @@ impl Process {
         }
     }
 
+    /// Kills the component, as a crash would: its data stays.
+    pub(crate) async fn crash(mut self, component: &Component) -> Result<()> {
+        self.keep();
+        let pid =
+            recorded_pid(&component.dir, &component.name).with_context(|| format!("{} has ended", component.name))?;
+        shell(&format!("kill -KILL {pid}")).await?;
+        while self.ended().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
     /// Lets the component outlive us.
     pub(crate) fn keep(&mut self) {
         self.say("keep");

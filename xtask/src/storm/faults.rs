@@ -2,22 +2,27 @@
 //! it, and with clients that ask a model all the time.
 //!
 //! The faults are those of opendatahub-io/operator-chaos (site/docs/failure-modes at edb1c04), under its names, except for
-//! ClientFault, which the rest of the campaign does at every write; and outages of the API server.
+//! ClientFault, which the rest of the campaign does at every write; and faults of what the cluster itself consists of.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::ModelDeployment;
+use runway_api::condition::{self, Conditions as _};
 use runway_api::labels::{self, CORE_MANAGER};
+use runway_api::reason::CoreReason;
 use runway_client::manifests::{NAMESPACE, WEBHOOK_SECRET};
+use runway_testbed::traffic::client::post;
 use runway_testbed::traffic::load::{Load, Seen};
-use runway_testbed::{PATIENCE, eventually};
+use runway_testbed::{PATIENCE, eventually, node};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -32,6 +37,11 @@ const CONTROLLERS: [&str; 2] = [CORE_MANAGER, "direct-provider"];
 const ABSENT: &str = "registry.invalid/engine:1";
 /// A program that no image has.
 const MISSING: &str = "/missing";
+/// Models that are created at once, as many as the node has addresses for Services, and the share of those that are invalid.
+const MANY: usize = 200;
+const INVALID_ONE_IN: usize = 10;
+/// Requests at the same time.
+const PARALLEL: usize = 16;
 /// A finalizer of another controller.
 const FOREIGN: &str = "example.org/block";
 /// Time of a fault that is taken back.
@@ -48,6 +58,9 @@ pub(super) struct Options {
     /// Inject faults, such as killed pods, revoked rights and outages, into the product on a real node.
     #[arg(long, conflicts_with_all = ["all", "scenario", "states", "seed", "changes", "walk"])]
     pub(super) installed: bool,
+    /// With --installed: only the fault of this name, such as PodKill.
+    #[arg(long, value_name = "NAME", requires = "installed", conflicts_with = "docs")]
+    fault: Option<String>,
     /// With --installed: write the table into docs/reliability.md, in place of that of the run before.
     #[arg(long, requires = "installed")]
     docs: bool,
@@ -76,6 +89,7 @@ pub(super) async fn run(options: &Options) -> Result<()> {
     let mut campaign = Campaign {
         installed,
         load,
+        only: options.fault.clone(),
         may_fail: false,
         rows: Vec::new(),
     };
@@ -88,6 +102,7 @@ pub(super) async fn run(options: &Options) -> Result<()> {
     if options.docs {
         record::write_down(record::RELIABILITY, "storm --installed --docs", &table)?;
     }
+    ensure!(!rows.is_empty(), "unknown fault: docs/reliability.md lists all");
     let failed: Vec<String> = rows.iter().filter_map(Row::failure).collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
     Ok(())
@@ -96,6 +111,8 @@ pub(super) async fn run(options: &Options) -> Result<()> {
 struct Campaign {
     installed: Installed,
     load: Load,
+    /// The only fault to inject.
+    only: Option<String>,
     /// Requests may fail because of the fault that is injected.
     may_fail: bool,
     rows: Vec<Row>,
@@ -104,8 +121,9 @@ struct Campaign {
 impl Campaign {
     async fn all(&mut self) {
         self.processes().await;
+        self.control_plane().await;
         self.templates().await;
-        self.certificates().await;
+        self.admission().await;
         self.objects().await;
         self.limits().await;
         self.installation().await;
@@ -148,11 +166,40 @@ impl Campaign {
             campaign.partition("-D").await
         })
         .await;
+    }
+
+    async fn control_plane(&mut self) {
         let effect = "kube-apiserver is away for 20 s";
         self.fault("API server outage", effect, async |campaign| {
             campaign.installed.node.stop_apiserver().await;
             tokio::time::sleep(OUTAGE).await;
             campaign.installed.node.start_apiserver().await
+        })
+        .await;
+        let effect = "etcd is killed, and away for 20 s";
+        self.fault("etcd outage", effect, async |campaign| {
+            campaign.installed.node.kill_etcd().await?;
+            tokio::time::sleep(OUTAGE).await;
+            campaign.installed.node.start_etcd().await
+        })
+        .await;
+        let effect =
+            "the disk of etcd is full for 20 s, so that every write fails; a pod of the model is killed meanwhile";
+        self.fault("full disk", effect, async |campaign| {
+            campaign.may_fail = true;
+            campaign.disk_alarm("ACTIVATE").await?;
+            campaign.kill_engine().await?;
+            tokio::time::sleep(OUTAGE).await;
+            campaign.disk_alarm("DEACTIVATE").await
+        })
+        .await;
+        let effect = "the kubelet stands still and the engine is killed, until the node and the model are not ready";
+        self.fault("node loss", effect, async |campaign| {
+            campaign.may_fail = true;
+            campaign.installed.node.signal("kubelet", "-STOP")?;
+            campaign.kill_engine().await?;
+            campaign.is_not_ready().await?;
+            campaign.installed.node.signal("kubelet", "-CONT")
         })
         .await;
     }
@@ -170,7 +217,7 @@ impl Campaign {
         .await;
     }
 
-    async fn certificates(&mut self) {
+    async fn admission(&mut self) {
         let effect = "the Secret of the webhook's authority is deleted";
         self.fault("SecretDeletion", effect, async |campaign| {
             let delete = ["delete", "secret", WEBHOOK_SECRET, "-n", NAMESPACE];
@@ -195,6 +242,8 @@ impl Campaign {
             campaign.webhooks(&json!({ "failurePolicy": "Ignore" })).await
         })
         .await;
+        let effect = "the core is scaled to 0 while 200 models are created, a tenth of them invalid";
+        self.fault("webhook away", effect, Self::created_without_webhook).await;
         let effect = "another webhook delays every write of ModelDeployments and Deployments by 5 s";
         self.fault("WebhookLatency", effect, async |campaign| {
             // Accepts connections and never answers.
@@ -346,6 +395,9 @@ impl Campaign {
         effect: &'static str,
         inject: impl AsyncFnOnce(&mut Self) -> Result<()>,
     ) {
+        if self.only.as_ref().is_some_and(|only| only != name) {
+            return;
+        }
         step(&format!("{name}: {effect}"));
         self.load.take();
         self.may_fail = false;
@@ -386,8 +438,7 @@ impl Campaign {
     }
 
     async fn rejects(&self) -> Result<()> {
-        let invalid = json!({ "model": { "source": "huggingface" }, "engine": { "type": "vllm" } });
-        let invalid = model("invalid", &invalid)?;
+        let invalid = invalid("invalid")?;
         let dry_run = PostParams {
             dry_run: true,
             ..PostParams::default()
@@ -401,13 +452,18 @@ impl Campaign {
         .await
     }
 
-    /// Creates a model without replicas, and waits for its Deployment and its status.
-    async fn asleep(&self, name: &str) -> Result<()> {
+    /// A model without replicas.
+    fn sleeper(&self, name: &str) -> Result<ModelDeployment> {
         let spec = json!({
             "provider": { "name": PROVIDER }, "model": { "source": "custom" }, "engine": { "type": "llamacpp" },
             "image": self.installed.engine.image.name, "scaling": { "replicas": 0 },
         });
-        let (models, model) = (self.installed.models(), model(name, &spec)?);
+        model(name, &spec)
+    }
+
+    /// Creates a model without replicas, and waits for its Deployment and its status.
+    async fn asleep(&self, name: &str) -> Result<()> {
+        let (models, model) = (self.installed.models(), self.sleeper(name)?);
         eventually(PATIENCE, async || {
             models
                 .create(&PostParams::default(), &model)
@@ -575,6 +631,80 @@ impl Campaign {
         self.is_gone(NAME).await
     }
 
+    /// Creates models while no core runs. Once it runs again, each has its Deployment, or a status that says why not.
+    async fn created_without_webhook(&mut self) -> Result<()> {
+        self.scale([0, 1]).await?;
+        eventually(PATIENCE, async || {
+            let pods = self.pods().await?;
+            let left = pods
+                .iter()
+                .filter(|pod| pod.name_any().starts_with(CORE_MANAGER))
+                .count();
+            ensure!(left == 0, "{left} pods of the core are left");
+            Ok(())
+        })
+        .await?;
+        let models = self.installed.models();
+        let created = (0..MANY).map(async |number| {
+            let model = if number % INVALID_ONE_IN == 0 {
+                invalid(&format!("invalid-{number}"))?
+            } else {
+                self.sleeper(&format!("sleeper-{number}"))?
+            };
+            anyhow::Ok(models.create(&PostParams::default(), &model).await?.name_any())
+        });
+        let names: Vec<String> = stream::iter(created).buffered(PARALLEL).try_collect().await?;
+        self.scale([2, 1]).await?;
+        let deployments: Api<Deployment> = Api::default_namespaced(self.installed.client());
+        eventually(PATIENCE, async || {
+            let all = deployments.list_metadata(&ListParams::default()).await?;
+            let deployed: BTreeSet<String> = all.iter().map(ResourceExt::name_any).collect();
+            for model in models.list(&ListParams::default()).await? {
+                is_judged(&model, deployed.contains(&model.name_any()))?;
+            }
+            Ok(())
+        })
+        .await?;
+        let deleted = names
+            .iter()
+            .map(async |name| models.delete(name, &DeleteParams::default()).await.map(drop));
+        stream::iter(deleted).buffered(PARALLEL).try_collect::<()>().await?;
+        eventually(PATIENCE, async || {
+            let left = models.list_metadata(&ListParams::default()).await?.items.len();
+            let of_deployments = deployments.list_metadata(&ListParams::default()).await?.items.len();
+            ensure!(
+                left == 1 && of_deployments == 1,
+                "{left} models, {of_deployments} Deployments are left"
+            );
+            Ok(())
+        })
+        .await
+    }
+
+    /// Raises or lowers etcd's alarm of a full disk, with which it refuses every write.
+    async fn disk_alarm(&self, action: &str) -> Result<()> {
+        let alarm = json!({ "action": action, "alarm": "NOSPACE" });
+        post(self.installed.node.etcd(), "/v3/maintenance/alarm", &alarm)
+            .await
+            .map(drop)
+    }
+
+    async fn kill_engine(&self) -> Result<()> {
+        let pods = self.installed.pods().await?;
+        let pod = pods.first().context("the model has no pod")?;
+        self.installed.node.kill(&node::running(pod)?).await
+    }
+
+    /// Waits until the model's status no longer says that it is ready.
+    async fn is_not_ready(&self) -> Result<()> {
+        eventually(PATIENCE, async || {
+            let status = self.installed.models().get(NAME).await?.status.unwrap_or_default();
+            ensure!(!status.conditions.is_true(condition::READY), "the model is still Ready");
+            Ok(())
+        })
+        .await
+    }
+
     async fn subjects(&self, bindings: &[String]) -> Result<Vec<Value>> {
         let mut subjects = Vec::new();
         for name in bindings {
@@ -624,6 +754,32 @@ fn model(name: &str, spec: &Value) -> Result<ModelDeployment> {
         "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": { "name": name }, "spec": spec,
     });
     Ok(serde_json::from_value(object)?)
+}
+
+/// A model that the webhook rejects, and the schema does not.
+fn invalid(name: &str) -> Result<ModelDeployment> {
+    model(
+        name,
+        &json!({ "model": { "source": "huggingface" }, "engine": { "type": "vllm" } }),
+    )
+}
+
+/// Checks that the status is of the current spec, and that either the model has its Deployment or the status says that it is invalid.
+fn is_judged(model: &ModelDeployment, is_deployed: bool) -> Result<()> {
+    let (name, status) = (model.name_any(), model.status.clone().unwrap_or_default());
+    ensure!(
+        status.observed_generation == model.metadata.generation,
+        "the status of {name} is of generation {:?}",
+        status.observed_generation
+    );
+    let ready = status.conditions.get_condition(condition::READY);
+    let is_rejected = ready.is_some_and(|ready| ready.reason == CoreReason::ValidationFailed);
+    ensure!(
+        is_rejected != is_deployed && is_rejected == name.starts_with("invalid"),
+        "{name} is rejected: {is_rejected}, and has a Deployment: {is_deployed}: {}",
+        status.message.unwrap_or_default()
+    );
+    Ok(())
 }
 
 /// Whether the image of a pod cannot be pulled, or its program not be started.

@@ -69,7 +69,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> Result<()> {
     if args.faults.installed {
-        return faults::run(&args.faults).await;
+        return Box::pin(faults::run(&args.faults)).await;
     }
     if let Some(times) = args.leaders {
         return end_leaders(times);

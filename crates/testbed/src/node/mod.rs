@@ -42,6 +42,7 @@ use std::{
     net::{Ipv4Addr, TcpStream},
     ops::{Deref, DerefMut},
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -192,6 +193,16 @@ impl Node {
         let mut command = tokio::process::Command::new("nsenter");
         command.args(enter(self.first)).arg(program);
         command
+    }
+
+    /// Sends a signal, such as `-STOP`, to a program of the node, such as `kubelet`.
+    pub fn signal(&self, program: &str, signal: &str) -> Result<()> {
+        let entered = process::recorded_pid(&self.control_plane.dir, program);
+        let pid = entered.and_then(process::child_of);
+        let pids = entered.zip(pid).with_context(|| format!("{program} does not run"))?;
+        // nsenter stops itself when its child is stopped.
+        let pids = [pids.0, pids.1].map(|pid| pid.to_string());
+        process::output(Command::new("kill").arg(signal).args(pids)).map(drop)
     }
 
     /// `ctr`, containerd's client, for the images and containers of pods.

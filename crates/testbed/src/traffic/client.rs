@@ -143,7 +143,16 @@ impl Answer {
 
 /// Text of an admin port, such as that of `/metrics`; an error if the status is not a success.
 pub async fn get(admin: SocketAddr, path: &str) -> Result<String> {
-    let begun = Begun::send(admin, request(Method::GET, path, "", "")?).await?;
+    succeed(admin, Method::GET, path, "").await
+}
+
+/// Text of the response to a POST; an error if the status is not a success.
+pub async fn post(address: SocketAddr, path: &str, body: &Value) -> Result<String> {
+    succeed(address, Method::POST, path, body.to_string()).await
+}
+
+async fn succeed(address: SocketAddr, method: Method, path: &str, body: impl Into<Bytes>) -> Result<String> {
+    let begun = Begun::send(address, request(method, path, "", body)?).await?;
     let answer = begun.whole().await?;
     ensure!(answer.status.is_success(), "{path}: {answer:?}");
     Ok(answer.text)
