@@ -386,10 +386,9 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
     let mut bad = gemma("bad");
     bad["spec"]["engine"]["type"] = json!("vllm");
     bed.create(bad).await?;
-    let md = bed
-        .status("bad", "Pending", |s| s.phase == Some(Phase::Pending))
-        .await?;
+    let md = bed.status("bad", "Failed", |s| s.phase == Some(Phase::Failed)).await?;
     let status = md.status.unwrap_or_default();
+    ensure!(status.conditions.is_true(condition::STALLED));
     ensure!(
         status.message.as_deref() == Some("vLLM engine requires GPU (set resources.gpu.count > 0)"),
         "{status:?}"
@@ -445,7 +444,7 @@ async fn without_webhooks_the_controllers_do_the_same() -> Result<()> {
     hopeless["metadata"]["finalizers"] = json!([labels::FINALIZER]);
     hopeless["spec"]["engine"]["type"] = json!("vllm");
     bed.create(hopeless).await?;
-    bed.status("hopeless", "Pending", |s| s.phase == Some(Phase::Pending))
+    bed.status("hopeless", "Failed", |s| s.phase == Some(Phase::Failed))
         .await?;
     bed.delete("hopeless").await?;
     bed.gone("hopeless").await

@@ -393,8 +393,10 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
             CoreReason::Paused => events.push(Note::normal(reason, &message)),
             _ => events.push(Note::warning(reason, &message)),
         }
+        let is_stalled = reason == CoreReason::ValidationFailed;
         drafts.push(no(condition::READY, reason, &message));
-        wanted.phase = Some(Phase::Pending);
+        drafts.extend(is_stalled.then(|| yes(condition::STALLED, reason, &message)));
+        wanted.phase = Some(if is_stalled { Phase::Failed } else { Phase::Pending });
         wanted.message = Some(condition::shorten(message, condition::MAX_STATUS_MESSAGE));
         wanted.observed_generation = generation;
     }
