@@ -170,14 +170,14 @@ impl Campaign {
 
     async fn control_plane(&mut self) {
         let effect = "kube-apiserver is away for 20 s";
-        self.fault("API server outage", effect, async |campaign| {
+        self.fault("ApiServerOutage", effect, async |campaign| {
             campaign.installed.node.stop_apiserver().await;
             tokio::time::sleep(OUTAGE).await;
             campaign.installed.node.start_apiserver().await
         })
         .await;
         let effect = "etcd is killed, and away for 20 s";
-        self.fault("etcd outage", effect, async |campaign| {
+        self.fault("EtcdOutage", effect, async |campaign| {
             campaign.installed.node.kill_etcd().await?;
             tokio::time::sleep(OUTAGE).await;
             campaign.installed.node.start_etcd().await
@@ -185,21 +185,26 @@ impl Campaign {
         .await;
         let effect =
             "the disk of etcd is full for 20 s, so that every write fails; a pod of the model is killed meanwhile";
-        self.fault("full disk", effect, async |campaign| {
+        self.fault("DiskFull", effect, async |campaign| {
             campaign.may_fail = true;
             campaign.disk_alarm("ACTIVATE").await?;
-            campaign.kill_engine().await?;
+            let pod = campaign.kill_engine().await?;
             tokio::time::sleep(OUTAGE).await;
-            campaign.disk_alarm("DEACTIVATE").await
+            campaign.disk_alarm("DEACTIVATE").await?;
+            campaign.says_restarted(&pod).await
         })
         .await;
         let effect = "the kubelet stands still and the engine is killed, until the node and the model are not ready";
-        self.fault("node loss", effect, async |campaign| {
+        self.fault("NodeLoss", effect, async |campaign| {
             campaign.may_fail = true;
             campaign.installed.node.signal("kubelet", "-STOP")?;
-            campaign.kill_engine().await?;
-            campaign.is_not_ready().await?;
-            campaign.installed.node.signal("kubelet", "-CONT")
+            let lost = async {
+                campaign.kill_engine().await?;
+                campaign.is_not_ready().await
+            };
+            let lost = lost.await;
+            campaign.installed.node.signal("kubelet", "-CONT")?;
+            lost
         })
         .await;
     }
@@ -243,7 +248,7 @@ impl Campaign {
         })
         .await;
         let effect = "the core is scaled to 0 while 200 models are created, a tenth of them invalid";
-        self.fault("webhook away", effect, Self::created_without_webhook).await;
+        self.fault("WebhookAway", effect, Self::created_without_webhook).await;
         let effect = "another webhook delays every write of ModelDeployments and Deployments by 5 s";
         self.fault("WebhookLatency", effect, async |campaign| {
             // Accepts connections and never answers.
@@ -689,10 +694,21 @@ impl Campaign {
             .map(drop)
     }
 
-    async fn kill_engine(&self) -> Result<()> {
-        let pods = self.installed.pods().await?;
-        let pod = pods.first().context("the model has no pod")?;
-        self.installed.node.kill(&node::running(pod)?).await
+    /// Kills the engine in the model's pod, and returns the pod as it was before.
+    async fn kill_engine(&self) -> Result<Pod> {
+        let pod = self.installed.pods().await?.pop().context("the model has no pod")?;
+        self.installed.node.kill(&node::running(&pod)?).await?;
+        Ok(pod)
+    }
+
+    /// Waits until the kubelet has reported the restart of a pod.
+    async fn says_restarted(&self, before: &Pod) -> Result<()> {
+        eventually(PATIENCE, async || {
+            let now = self.installed.pods().await?.pop().context("the model has no pod")?;
+            ensure!(node::restarts(&now) > node::restarts(before), "no restart is reported");
+            Ok(())
+        })
+        .await
     }
 
     /// Waits until the model's status no longer says that it is ready.
