@@ -199,10 +199,14 @@ impl Node {
     pub fn signal(&self, program: &str, signal: &str) -> Result<()> {
         let entered = process::recorded_pid(&self.control_plane.dir, program);
         let pid = entered.and_then(process::child_of);
-        let pids = entered.zip(pid).with_context(|| format!("{program} does not run"))?;
-        // nsenter stops itself when its child is stopped.
-        let pids = [pids.0, pids.1].map(|pid| pid.to_string());
-        process::output(Command::new("kill").arg(signal).args(pids)).map(drop)
+        let (entered, pid) = entered.zip(pid).with_context(|| format!("{program} does not run"))?;
+        let mut kill = Command::new("kill");
+        kill.args([signal, &pid.to_string()]);
+        // nsenter stops itself when its child is stopped, and only nsenter notices that it continues.
+        if signal == "-CONT" {
+            kill.arg(entered.to_string());
+        }
+        process::output(&mut kill).map(drop)
     }
 
     /// `ctr`, containerd's client, for the images and containers of pods.
