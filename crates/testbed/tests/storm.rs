@@ -61,7 +61,6 @@ const WALKS: u64 = 1;
 async fn every_change_of_a_spec_is_handled_and_the_first_spec_recovers() -> Result<()> {
     run(&Choice {
         walks: 0..WALKS,
-        parallel: PARALLEL,
         every_scenario: 1,
         every_fault: 1,
         ..Choice::default()
@@ -111,9 +110,6 @@ async fn run(choice: &Choice) -> Result<()> {
 /// Of all scenarios and all faults of them, in the tests. No multiple of the number of kinds of faults, so that each kind comes.
 const EVERY: (usize, usize) = (9, 7);
 
-/// Runs at the same time in the tests, beside other tests.
-const PARALLEL: usize = 12;
-
 /// Choice of `cargo xtask storm`; without it, the part of the tests.
 fn choice() -> Result<Choice> {
     let scenario = storm_setting("SCENARIO");
@@ -133,7 +129,6 @@ fn choice() -> Result<Choice> {
         walks,
         every_scenario,
         every_fault,
-        parallel: number("PARALLEL")?.unwrap_or(PARALLEL),
         report: storm_setting("REPORT"),
         journal: storm_setting("JOURNAL"),
     })

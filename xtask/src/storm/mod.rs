@@ -24,8 +24,6 @@ const CHANGES: u64 = 50_000;
 const PLANNED: u64 = 1_000_000;
 /// Seeds of a complete campaign: with each, every scenario has faults of writes and watches at once.
 const SEEDS: u64 = 4;
-/// Runs at the same time in a complete campaign. They mostly wait.
-const PARALLEL: usize = 40;
 
 /// Choice of states, or of writes and faults.
 #[derive(clap::Args)]
@@ -128,7 +126,6 @@ fn every_write(is_resumed: bool) -> Result<()> {
         ("STORM_ALL", Some("1".to_owned())),
         ("STORM_SEEDS", Some(seeds.join(" "))),
         ("STORM_CHANGES", Some(CHANGES.to_string())),
-        ("STORM_PARALLEL", Some(PARALLEL.to_string())),
         ("STORM_REPORT", Some(table.display().to_string())),
         ("STORM_JOURNAL", Some(journal.display().to_string())),
     ]);

@@ -19,6 +19,8 @@ use crate::state::State;
 use crate::walk;
 use crate::world::{Run, Shore, Tried};
 
+/// Runs at the same time. They mostly wait.
+const PARALLEL: usize = 12;
 /// Seeded faults of a controller end after so many of its writes, and of its events.
 const LAST: u64 = 30;
 
@@ -41,8 +43,6 @@ pub(crate) struct Choice {
     pub(crate) walks: Range<u64>,
     /// Whether single writes are tried.
     pub(crate) points: bool,
-    /// Runs at the same time. They mostly wait.
-    pub(crate) parallel: usize,
     /// File of the table.
     pub(crate) report: Option<String>,
     /// File of the outcomes. Runs that have passed by it are not repeated.
@@ -162,7 +162,7 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
 
     let mut undisturbed = stream::iter(&chosen)
         .map(async |scenario| (scenario, Box::pin(shore.run(scenario, |_| Plan::Calm, None)).await))
-        .buffered(choice.parallel);
+        .buffered(PARALLEL);
     let (mut jobs, mut states) = (Vec::new(), BTreeMap::new());
     while let Some((scenario, run)) = undisturbed.next().await {
         let run = match run {
@@ -198,7 +198,7 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
                 Box::pin(attempt(&shore, scenario, faults, &states)).await,
             )
         })
-        .buffer_unordered(choice.parallel);
+        .buffer_unordered(PARALLEL);
     while let Some((scenario, faults, run)) = outcomes.next().await {
         done += 1;
         report.add(scenario, faults, run)?;
