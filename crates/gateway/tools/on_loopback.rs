@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use runway_api::labels;
 use runway_gateway::engine::loopback;
 use runway_gateway::{Args, run_with};
 use runway_operator::process::{self, ProcessArgs};
@@ -19,7 +20,7 @@ struct Command {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let Command { process, args } = Command::parse();
-    process::server("kubeairunway-gateway", "gateway", &process, async |process| {
+    process::server(labels::ROUTER_MANAGER, "gateway", &process, async |process| {
         run_with(process, args, loopback()).await
     })
     .await

@@ -2,10 +2,12 @@
 //!
 //! It may read ModelDeployments, scale them, and ask the API server about callers, and nothing else.
 
+use runway_api::labels;
+
 use super::component::{Component, Content, Folder, Origin, Port};
 
 /// Name of the component, and of its program.
-pub const NAME: &str = "kubeairunway-gateway";
+pub const NAME: &str = labels::ROUTER_MANAGER;
 /// Label of the namespaces from which it may be reached: those of its callers, and that of an ingress controller.
 pub const CLIENTS_LABEL: &str = "kubeairunway.ai/model-clients";
 /// The administrator's optional Secret with the keys of callers that have no token of the cluster.
