@@ -250,16 +250,7 @@ impl ControlPlane {
 
     /// Ends the outage.
     pub async fn start_apiserver(&mut self) -> Result<()> {
-        let mut apiserver = self.apiserver_component.spawn()?;
-        let client = self.cluster.test_bed_client().await?;
-        wait(&mut apiserver, &self.apiserver_component, async || {
-            is_ready(&client).await
-        })
-        .await?;
-        if self.keep {
-            apiserver.keep();
-        }
-        self.apiserver = Some(apiserver);
+        self.apiserver = Some(self.start_again(&self.apiserver_component).await?);
         Ok(())
     }
 
@@ -273,14 +264,19 @@ impl ControlPlane {
 
     /// Starts etcd again after [`Self::kill_etcd`], and waits until the API server is ready.
     pub async fn start_etcd(&mut self) -> Result<()> {
-        let mut etcd = self.etcd_component.spawn()?;
-        let client = self.cluster.test_bed_client().await?;
-        wait(&mut etcd, &self.etcd_component, async || is_ready(&client).await).await?;
-        if self.keep {
-            etcd.keep();
-        }
-        self.etcd = Some(etcd);
+        self.etcd = Some(self.start_again(&self.etcd_component).await?);
         Ok(())
+    }
+
+    /// Starts a component, and waits until the API server is ready.
+    async fn start_again(&self, component: &Component) -> Result<Process> {
+        let mut process = component.spawn()?;
+        let client = self.cluster.test_bed_client().await?;
+        wait(&mut process, component, async || is_ready(&client).await).await?;
+        if self.keep {
+            process.keep();
+        }
+        Ok(process)
     }
 
     /// The address at which etcd serves its clients.

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
@@ -129,7 +128,7 @@ impl Actor {
 
     fn signal_runtime(&self, signal: &str) -> Result<()> {
         let pid = process::recorded_pid(self.folder(), "runtime").context("the runtime does not run")?;
-        process::output(Command::new("kill").args([signal, &pid.to_string()])).map(drop)
+        process::signal(signal, &[pid])
     }
 
     /// The sidecar's exit code, when it has ended by itself.

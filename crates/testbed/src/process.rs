@@ -139,7 +139,7 @@ impl Process {
         self.keep();
         let pid =
             recorded_pid(&component.dir, &component.name).with_context(|| format!("{} has ended", component.name))?;
-        shell(&format!("kill -KILL {pid}")).await?;
+        signal("-KILL", &[pid])?;
         while self.ended().is_none() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -217,6 +217,12 @@ fn pid_file(dir: &Path, name: &str) -> PathBuf {
 /// The process id of a component that runs.
 pub(crate) fn recorded_pid(dir: &Path, name: &str) -> Option<u32> {
     fs::read_to_string(pid_file(dir, name)).ok()?.trim().parse().ok()
+}
+
+/// Sends a signal, such as `-STOP`, to processes.
+pub(crate) fn signal(signal: &str, pids: &[u32]) -> Result<()> {
+    let pids = pids.iter().map(u32::to_string);
+    output(Command::new("kill").arg(signal).args(pids)).map(drop)
 }
 
 /// Resident memory of a process, in KiB.

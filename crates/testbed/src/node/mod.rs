@@ -42,7 +42,6 @@ use std::{
     net::{Ipv4Addr, TcpStream},
     ops::{Deref, DerefMut},
     path::Path,
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -195,18 +194,24 @@ impl Node {
         command
     }
 
-    /// Sends a signal, such as `-STOP`, to a program of the node, such as `kubelet`.
-    pub fn signal(&self, program: &str, signal: &str) -> Result<()> {
-        let entered = process::recorded_pid(&self.control_plane.dir, program);
-        let pid = entered.and_then(process::child_of);
-        let (entered, pid) = entered.zip(pid).with_context(|| format!("{program} does not run"))?;
-        let mut kill = Command::new("kill");
-        kill.args([signal, &pid.to_string()]);
-        // nsenter stops itself when its child is stopped, and only nsenter notices that it continues.
-        if signal == "-CONT" {
-            kill.arg(entered.to_string());
-        }
-        process::output(&mut kill).map(drop)
+    /// Stops a program of the node, such as `kubelet`, without ending it.
+    pub fn pause(&self, program: &str) -> Result<()> {
+        let (_, pid) = self.entered(program)?;
+        process::signal("-STOP", &[pid])
+    }
+
+    /// Lets a program continue after [`Node::pause`].
+    pub fn resume(&self, program: &str) -> Result<()> {
+        let (nsenter, pid) = self.entered(program)?;
+        // nsenter stops itself when its child is stopped, and does not notice that the child continues.
+        process::signal("-CONT", &[nsenter, pid])
+    }
+
+    /// The process ids of nsenter and of the program that it has started.
+    fn entered(&self, program: &str) -> Result<(u32, u32)> {
+        let nsenter = process::recorded_pid(&self.control_plane.dir, program);
+        let pids = nsenter.and_then(|nsenter| Some((nsenter, process::child_of(nsenter)?)));
+        pids.with_context(|| format!("{program} does not run"))
     }
 
     /// `ctr`, containerd's client, for the images and containers of pods.
