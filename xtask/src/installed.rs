@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, labels};
 use runway_client::manifests::{NAMESPACE, Release};
@@ -147,6 +147,21 @@ impl Installed {
         let pods: Api<Pod> = Api::default_namespaced(self.client());
         let ours = ListParams::default().labels(&format!("{}={NAME}", labels::DEPLOYMENT));
         Ok(pods.list(&ours).await?.items)
+    }
+
+    /// Waits until the kubelet has reported that a pod was restarted and runs. The pod is as it was before.
+    pub(crate) async fn restarted(&self, before: &Pod) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client(), &before.namespace().unwrap_or_default());
+        let name = before.name_any();
+        eventually(PATIENCE, async || {
+            let now = pods.get(&name).await?;
+            ensure!(
+                node::restarts(&now) > node::restarts(before),
+                "{name} has not been restarted"
+            );
+            node::running(&now).map(drop)
+        })
+        .await
     }
 
     /// The Service of the model, for clients.

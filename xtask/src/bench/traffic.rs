@@ -338,15 +338,7 @@ impl<'a> Stage<'a> {
             let running = of_deployment.filter_map(|pod| Some((pod, node::running(pod).ok()?)));
             for (pod, container) in running.take(most) {
                 self.installed.node.kill(&container).await?;
-                eventually(PATIENCE, async || {
-                    let (now, name) = (pods.get(&pod.name_any()).await?, pod.name_any());
-                    ensure!(
-                        node::restarts(&now) > node::restarts(pod),
-                        "{name} has not been restarted"
-                    );
-                    node::running(&now).map(drop)
-                })
-                .await?;
+                self.installed.restarted(pod).await?;
             }
         }
         Ok(())

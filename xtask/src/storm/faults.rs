@@ -18,7 +18,6 @@ use kube::{Api, ResourceExt};
 use runway_api::ModelDeployment;
 use runway_api::condition::{self, Conditions as _};
 use runway_api::labels::{self, CORE_MANAGER};
-use runway_api::reason::CoreReason;
 use runway_client::manifests::{NAMESPACE, WEBHOOK_SECRET};
 use runway_testbed::traffic::client::post;
 use runway_testbed::traffic::load::{Load, Seen};
@@ -102,7 +101,11 @@ pub(super) async fn run(options: &Options) -> Result<()> {
     if options.docs {
         record::write_down(record::RELIABILITY, "storm --installed --docs", &table)?;
     }
-    ensure!(!rows.is_empty(), "unknown fault: docs/reliability.md lists all");
+    let only = options.fault.as_deref().unwrap_or_default();
+    ensure!(
+        !rows.is_empty(),
+        "unknown fault '{only}': docs/reliability.md lists all"
+    );
     let failed: Vec<String> = rows.iter().filter_map(Row::failure).collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
     Ok(())
@@ -147,7 +150,7 @@ impl Campaign {
         let effect = "the controllers' Deployments are scaled to 0, and the model is changed meanwhile";
         self.fault("DeploymentScaleZero", effect, async |campaign| {
             campaign.scale([0, 0]).await?;
-            campaign.no_controllers().await?;
+            campaign.no_pods("").await?;
             campaign.change_arguments(256).await?;
             campaign.scale([2, 1]).await
         })
@@ -170,7 +173,7 @@ impl Campaign {
 
     async fn control_plane(&mut self) {
         let effect = "kube-apiserver is away for 20 s";
-        self.fault("ApiServerOutage", effect, async |campaign| {
+        self.fault("API server outage", effect, async |campaign| {
             campaign.installed.node.stop_apiserver().await;
             tokio::time::sleep(OUTAGE).await;
             campaign.installed.node.start_apiserver().await
@@ -191,19 +194,19 @@ impl Campaign {
             let pod = campaign.kill_engine().await?;
             tokio::time::sleep(OUTAGE).await;
             campaign.disk_alarm("DEACTIVATE").await?;
-            campaign.says_restarted(&pod).await
+            campaign.installed.restarted(&pod).await
         })
         .await;
         let effect = "the kubelet stands still and the engine is killed, until the node and the model are not ready";
         self.fault("NodeLoss", effect, async |campaign| {
             campaign.may_fail = true;
-            campaign.installed.node.signal("kubelet", "-STOP")?;
+            campaign.installed.node.pause("kubelet")?;
             let lost = async {
                 campaign.kill_engine().await?;
                 campaign.is_not_ready().await
             };
             let lost = lost.await;
-            campaign.installed.node.signal("kubelet", "-CONT")?;
+            campaign.installed.node.resume("kubelet")?;
             lost
         })
         .await;
@@ -545,9 +548,11 @@ impl Campaign {
         Ok(())
     }
 
-    async fn no_controllers(&self) -> Result<()> {
+    /// Waits until no pod is left whose name begins so.
+    async fn no_pods(&self, prefix: &str) -> Result<()> {
         eventually(PATIENCE, async || {
-            let left = self.pods().await?.len();
+            let pods = self.pods().await?;
+            let left = pods.iter().filter(|pod| pod.name_any().starts_with(prefix)).count();
             ensure!(left == 0, "{left} pods of controllers are left");
             Ok(())
         })
@@ -639,16 +644,7 @@ impl Campaign {
     /// Creates models while no core runs. Once it runs again, each has its Deployment, or a status that says why not.
     async fn created_without_webhook(&mut self) -> Result<()> {
         self.scale([0, 1]).await?;
-        eventually(PATIENCE, async || {
-            let pods = self.pods().await?;
-            let left = pods
-                .iter()
-                .filter(|pod| pod.name_any().starts_with(CORE_MANAGER))
-                .count();
-            ensure!(left == 0, "{left} pods of the core are left");
-            Ok(())
-        })
-        .await?;
+        self.no_pods(CORE_MANAGER).await?;
         let models = self.installed.models();
         let created = (0..MANY).map(async |number| {
             let model = if number % INVALID_ONE_IN == 0 {
@@ -699,16 +695,6 @@ impl Campaign {
         let pod = self.installed.pods().await?.pop().context("the model has no pod")?;
         self.installed.node.kill(&node::running(&pod)?).await?;
         Ok(pod)
-    }
-
-    /// Waits until the kubelet has reported the restart of a pod.
-    async fn says_restarted(&self, before: &Pod) -> Result<()> {
-        eventually(PATIENCE, async || {
-            let now = self.installed.pods().await?.pop().context("the model has no pod")?;
-            ensure!(node::restarts(&now) > node::restarts(before), "no restart is reported");
-            Ok(())
-        })
-        .await
     }
 
     /// Waits until the model's status no longer says that it is ready.
@@ -780,7 +766,7 @@ fn invalid(name: &str) -> Result<ModelDeployment> {
     )
 }
 
-/// Checks that the status is of the current spec, and that either the model has its Deployment or the status says that it is invalid.
+/// Checks that the status is of the current spec, and that either the model has its Deployment or is stalled.
 fn is_judged(model: &ModelDeployment, is_deployed: bool) -> Result<()> {
     let (name, status) = (model.name_any(), model.status.clone().unwrap_or_default());
     ensure!(
@@ -788,11 +774,10 @@ fn is_judged(model: &ModelDeployment, is_deployed: bool) -> Result<()> {
         "the status of {name} is of generation {:?}",
         status.observed_generation
     );
-    let ready = status.conditions.get_condition(condition::READY);
-    let is_rejected = ready.is_some_and(|ready| ready.reason == CoreReason::ValidationFailed);
+    let is_stalled = status.conditions.is_true(condition::STALLED);
     ensure!(
-        is_rejected != is_deployed && is_rejected == name.starts_with("invalid"),
-        "{name} is rejected: {is_rejected}, and has a Deployment: {is_deployed}: {}",
+        is_stalled != is_deployed && is_stalled == name.starts_with("invalid"),
+        "{name} is stalled: {is_stalled}, and has a Deployment: {is_deployed}: {}",
         status.message.unwrap_or_default()
     );
     Ok(())
