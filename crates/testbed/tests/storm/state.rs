@@ -55,7 +55,7 @@ const OTHERS: [Kind; 17] = [
 /// Objects by kind and name.
 pub(crate) type State = BTreeMap<String, Value>;
 
-/// The objects of a namespace.
+/// The objects of a namespace. An error means that one of them has a generation that its controller has not observed yet.
 pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
     of_kinds(client, namespace, OURS.iter().chain(&OTHERS)).await
 }
@@ -128,6 +128,7 @@ async fn of_kinds(client: &Client, namespace: &str, kinds: impl IntoIterator<Ite
 async fn of_kind(client: &Client, namespace: &str, kind: Kind) -> Result<State> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind.resource());
     let objects = api.list(&ListParams::default()).await?.items;
+    objects.iter().try_for_each(|object| is_observed(kind, object))?;
     // A Workspace of an InferenceSet has a random name; they are counted.
     let is_replica = |object: &DynamicObject| object.owner_references().iter().any(|o| o.kind == "InferenceSet");
     let (replicas, named): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_replica);
@@ -144,6 +145,20 @@ async fn of_kind(client: &Client, namespace: &str, kind: Kind) -> Result<State> 
         state.insert(format!("{}/of InferenceSets", kind.kind), json!(replicas.len()));
     }
     Ok(state)
+}
+
+/// Fails if the controller of an object has not observed its generation: what it will write is missing, such as the number of
+/// rollouts.
+fn is_observed(kind: Kind, object: &DynamicObject) -> Result<()> {
+    let (observed, generation) = (&object.data["status"][GENERATION], object.metadata.generation);
+    let has_controller = matches!(kind, DEPLOYMENT | STATEFUL_SET) || !observed.is_null();
+    ensure!(
+        !has_controller || observed.as_i64() == generation,
+        "{}/{} has generation {generation:?}, and its controller has observed {observed}",
+        kind.kind,
+        object.name_any()
+    );
+    Ok(())
 }
 
 /// Fails if a writer of an object has not named itself.
@@ -225,6 +240,19 @@ pub(crate) fn plain(value: &mut Value, namespace: &str) {
         Value::String(text) => *text = text.replace(namespace, "NAMESPACE"),
         _ => {}
     }
+}
+
+#[test]
+fn a_deployment_counts_once_its_controller_has_observed_it() {
+    let observed = |kind, status: Value| {
+        let object = json!({ "metadata": { "name": "m", "generation": 2 }, "status": status });
+        serde_json::from_value(object).is_ok_and(|object| is_observed(kind, &object).is_ok())
+    };
+    assert!(observed(DEPLOYMENT, json!({ "observedGeneration": 2 })));
+    assert!(!observed(DEPLOYMENT, json!({ "observedGeneration": 1 })));
+    assert!(!observed(DEPLOYMENT, json!({})));
+    let no_controller = Kind::new("kaito.sh", "v1beta1", "Workspace", "workspaces");
+    assert!(observed(no_controller, json!({})));
 }
 
 #[test]

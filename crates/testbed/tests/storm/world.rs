@@ -174,7 +174,7 @@ impl<'a> World<'a> {
             .await?
         } else {
             self.is_at_rest().await;
-            state::state(admin, namespace).await?
+            eventually(PATIENCE, async || state::state(admin, namespace).await).await?
         };
         let run = Run {
             state,
