@@ -120,6 +120,10 @@ pub(crate) const SELF: &str = "runway-testbed";
 /// Longest time to wait for a condition. Nothing is measured with it, because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_mins(5);
 
+/// Waits of [`eventually`] between two attempts.
+const SOONEST: Duration = Duration::from_millis(50);
+const LATEST: Duration = Duration::from_millis(250);
+
 /// Waits for `condition` to be `Ok` and returns its value; after `timeout` its last error is the message.
 ///
 /// ```no_run
@@ -137,7 +141,8 @@ pub async fn eventually<T>(timeout: Duration, condition: impl AsyncFn() -> Resul
             Err(error) if start.elapsed() > timeout => {
                 bail!("still not so after {timeout:?}: {error:#}")
             }
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            // What takes long is asked less often: many tests share one API server.
+            Err(_) => tokio::time::sleep((start.elapsed() / 10).clamp(SOONEST, LATEST)).await,
         }
     }
 }
