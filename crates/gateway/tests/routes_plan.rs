@@ -850,6 +850,7 @@ fn rejection_by_the_api_server_is_reported() {
     let rejected = apply::Error::Apply {
         kind: "HTTPRoute".to_owned(),
         name: "gemma".to_owned(),
+        lasting: false,
         source: source(),
     };
     let (reason, message) = reported(&rejected).unwrap();

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Instant;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::response::StatusCause;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::echo::{Deletions, Echo};
 use crate::events::Events;
+use crate::failing::Failing;
 use crate::object;
 use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
 use crate::trace::{Recording, Traces};
@@ -30,13 +32,15 @@ const NO_VERSION: &str = "1";
 /// Failed write.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The server rejected an object.
+    /// The server rejected an object, or failed.
     #[error("cannot apply {kind} '{name}'")]
     Apply {
         /// Kind of the object, such as `Deployment`.
         kind: String,
         /// Name of the object, without the namespace.
         name: String,
+        /// Whether writes of this object have failed for longer than a minute.
+        lasting: bool,
         /// Error of the request.
         source: Box<kube::Error>,
     },
@@ -114,10 +118,16 @@ impl Error {
         }
     }
 
-    /// The server looked at the object and refused it: sending it again cannot help.
+    /// Whether a user has to act: the server looked at the object and refused it, or it has failed to take it for longer than a
+    /// minute.
     pub fn is_refusal(&self) -> bool {
-        matches!(self.cause(), kube::Error::Api(status)
+        self.is_lasting()
+            || matches!(self.cause(), kube::Error::Api(status)
             if matches!(status.code, 400 | 403 | 422) || UNFIT.iter().any(|unfit| status.message.starts_with(unfit)))
+    }
+
+    fn is_lasting(&self) -> bool {
+        matches!(self, Self::Apply { lasting: true, .. })
     }
 
     /// It was a webhook that refused. One that looks for other objects may change its mind when they are there.
@@ -160,6 +170,11 @@ fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_conflict())
 }
 
+/// The server could have taken the object, and something that it depends on failed.
+fn is_internal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 500)
+}
+
 /// Another object stands under the name than the one with the uid that was sent.
 fn is_another(error: &kube::Error) -> bool {
     causes(error).any(|cause| cause.field == "metadata.uid")
@@ -189,6 +204,7 @@ pub struct Executor<K> {
     /// The controller's own writes of other kinds.
     pub children: Arc<Echo<DynamicObject>>,
     deletions: Deletions,
+    failing: Failing,
     traces: Traces,
 }
 
@@ -210,6 +226,7 @@ where
             own: Echo::default(),
             children: Arc::default(),
             deletions: Deletions::default(),
+            failing: Failing::default(),
             traces: Traces::default(),
         }
     }
@@ -368,11 +385,19 @@ where
             api.patch(&name, &params, &Patch::Apply(&guarded(apply))).await
         };
         match sent.await {
-            Ok(answer) => Ok(answer),
+            Ok(answer) => {
+                if !dry_run {
+                    self.failing.succeeded(&apply.resource.kind, &apply.object);
+                }
+                Ok(answer)
+            }
             Err(source) if is_conflict(&source) || is_another(&source) => Err(self.conflict(apply, source).await),
             Err(source) => Err(Error::Apply {
                 kind: apply.resource.kind.clone(),
                 name,
+                lasting: is_internal(&source)
+                    && (!dry_run || apply.rehearsed)
+                    && self.failing.failed(&apply.resource.kind, &apply.object, Instant::now()),
                 source: Box::new(source),
             }),
         }
@@ -385,7 +410,12 @@ where
         let source = Box::new(source);
         if apply.live.is_some() {
             if is_field_conflict(&source) {
-                return Error::Apply { kind, name, source };
+                return Error::Apply {
+                    kind,
+                    name,
+                    lasting: false,
+                    source,
+                };
             }
             self.children.gone(&kind, &namespace, &name);
             return Error::Outdated { kind, name, source };
@@ -428,7 +458,12 @@ where
             if is_conflict(&source) {
                 Error::Outdated { kind, name, source }
             } else {
-                Error::Apply { kind, name, source }
+                Error::Apply {
+                    kind,
+                    name,
+                    lasting: false,
+                    source,
+                }
             }
         })?;
         self.children.wrote(&edit.resource.kind, answer);
@@ -639,6 +674,7 @@ mod tests {
         Error::Apply {
             kind: "Toy".to_owned(),
             name: "bear".to_owned(),
+            lasting: false,
             source: Box::new(kube::Error::Api(Box::new(status))),
         }
     }

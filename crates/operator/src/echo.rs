@@ -17,7 +17,7 @@ pub struct Echo<K> {
 }
 
 /// Kind, namespace, name.
-type Key = (String, String, String);
+pub(crate) type Key = (String, String, String);
 
 impl<K> Default for Echo<K> {
     fn default() -> Self {
@@ -30,7 +30,7 @@ impl<K> Default for Echo<K> {
 impl<K: Resource> Echo<K> {
     /// Remembers an answer.
     pub fn wrote(&self, kind: &str, object: K) {
-        let key = key(kind, &object.namespace().unwrap_or_default(), &object.name_any());
+        let key = key_of(kind, &object);
         let mut answers = self.lock();
         // By then the watch has shown them, or shows that they are gone.
         answers.retain(|_, (when, _)| when.elapsed() < LIFE);
@@ -51,7 +51,7 @@ impl<K: Resource> Echo<K> {
 
     /// Forgets an answer, unless there is a later one.
     pub fn forget(&self, kind: &str, answer: &Arc<K>) {
-        let key = key(kind, &answer.namespace().unwrap_or_default(), &answer.name_any());
+        let key = key_of(kind, answer.as_ref());
         let mut answers = self.lock();
         if answers.get(&key).is_some_and(|(_, last)| Arc::ptr_eq(last, answer)) {
             answers.remove(&key);
@@ -98,6 +98,11 @@ impl Deletions {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(uid).is_some_and(|when| when.elapsed() < LIFE)
     }
+}
+
+/// Key of an object of a kind.
+pub(crate) fn key_of(kind: &str, object: &impl ResourceExt) -> Key {
+    key(kind, &object.namespace().unwrap_or_default(), &object.name_any())
 }
 
 fn key(kind: &str, namespace: &str, name: &str) -> Key {

@@ -9,6 +9,7 @@
 //! | [`apply`] | the only writer |
 //! | [`autoscaler`] | kinds of autoscalers, and the state of a ScaledObject |
 //! | [`echo`] | our writes that the watch has not delivered yet |
+//! | `failing` | writes that the API server keeps failing |
 //! | [`crd`] | evaluation of CustomResourceDefinitions |
 //! | [`watch`] | watches that one invalid object cannot stop |
 //! | [`object`] | objects created for another one: kinds, owner, deletion, comparison with the live object |
@@ -39,6 +40,7 @@ pub mod controller;
 pub mod crd;
 pub mod echo;
 pub mod events;
+mod failing;
 pub mod json;
 pub mod kubelet;
 pub mod lease;

@@ -170,6 +170,7 @@ fn a_cluster_without_image_volumes_is_reported_with_the_field() {
     let error = apply::Error::Apply {
         kind: "Deployment".to_owned(),
         name: "llama".to_owned(),
+        lasting: false,
         source: Box::new(kube::Error::Api(Box::new(status))),
     };
     let plan = plan::after_failure(&ACME, &observed(&folder), &error);

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::labels;
@@ -872,6 +873,48 @@ async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
     bed.delete("taken").await?;
     bed.gone("taken").await?;
     ensure!(bed.inference_sets().get_opt("taken").await?.is_some(), "still there");
+    Ok(())
+}
+
+/// A webhook of others, whose server is away: the API server fails with an internal error as long as it stands.
+#[tokio::test]
+async fn a_write_that_keeps_failing_is_in_the_status_until_it_succeeds() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    let webhook = bed
+        .apply(&json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": { "name": "of-others" },
+            "webhooks": [{
+                "name": "sets.others.example", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": { "url": "https://127.0.0.1:9/" },
+                "rules": [{ "apiGroups": ["kaito.sh"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["inferencesets"] }],
+            }],
+        }))
+        .await?;
+    bed.create(gemma("gemma")).await?;
+    let failed = eventually(PATIENCE, async || {
+        let status = bed.deployments().get("gemma").await?.status.unwrap_or_default();
+        ensure!(status.phase == Some(Phase::Failed), "{status:?}");
+        Ok(status)
+    })
+    .await?;
+    let message = failed.message.unwrap_or_default();
+    ensure!(
+        message.starts_with("InferenceSet 'gemma' ")
+            && message.contains("failed calling webhook \"sets.others.example\""),
+        "{message}"
+    );
+
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(bed.admin.clone());
+    webhooks.delete(&webhook.name_any(), &DeleteParams::default()).await?;
+    // A user who has mended it need not wait for the next attempt.
+    bed.patch("gemma", json!({ "metadata": { "annotations": { "mended": "true" } } }))
+        .await?;
+    bed.running("gemma").await?;
     Ok(())
 }
 

@@ -99,7 +99,7 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
         apply::Error::NameTaken {
             kind, name, manager, ..
         } => status::failed(provider, seen, &prepare::Blocked::name_taken(kind, name, manager)),
-        apply::Error::Apply { kind, name, source } if error.is_refusal() => {
+        apply::Error::Apply { kind, name, source, .. } if error.is_refusal() => {
             let mut message = format!("{kind} '{name}' was refused: {source}");
             if kind == CLAIM.kind {
                 message.push_str(". Correct the volume in spec.model.storage.volumes, or rename it for a new claim");

@@ -1,0 +1,79 @@
+//! Writes that the API server fails with an internal error each time, such as `failed to allocate a serviceIP: range is full` or
+//! a webhook of others that cannot be called. One such error passes and is only logged; users see those that stay in the status.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::core::DynamicObject;
+
+use crate::echo::{self, Key};
+
+/// A write that has failed for so long is reported like one that was refused. Most restarts take less.
+const LASTING: Duration = Duration::from_mins(1);
+/// A write that was not tried again for so long is not wanted any more. The longest back-off is 5 minutes.
+const FORGOTTEN: Duration = Duration::from_mins(15);
+
+/// Writes that have failed, by object, until they succeed.
+#[derive(Debug, Default)]
+pub(crate) struct Failing(Mutex<HashMap<Key, Failed>>);
+
+#[derive(Debug)]
+struct Failed {
+    first: Instant,
+    last: Instant,
+}
+
+impl Failing {
+    /// Remembers a failure. Returns whether the writes of this object have failed for longer than a minute.
+    pub(crate) fn failed(&self, kind: &str, object: &DynamicObject, now: Instant) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, failed| now.duration_since(failed.last) < FORGOTTEN);
+        let failed = all
+            .entry(echo::key_of(kind, object))
+            .or_insert(Failed { first: now, last: now });
+        failed.last = now;
+        now.duration_since(failed.first) >= LASTING
+    }
+
+    /// Forgets the failures of an object: a write has succeeded.
+    pub(crate) fn succeeded(&self, kind: &str, object: &DynamicObject) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.is_empty() {
+            all.remove(&echo::key_of(kind, object));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::ApiResource;
+
+    use super::*;
+
+    fn service(name: &str) -> DynamicObject {
+        DynamicObject::new(name, &ApiResource::erase::<k8s_openapi::api::core::v1::Service>(&())).within("team-a")
+    }
+
+    #[test]
+    fn only_failures_of_a_minute_without_a_success_are_lasting() {
+        let (failing, start) = (Failing::default(), Instant::now());
+        let fails =
+            |name: &str, seconds| failing.failed("Service", &service(name), start + Duration::from_secs(seconds));
+        assert!(!fails("m", 0));
+        assert!(!fails("m", 31));
+        assert!(fails("m", 63));
+        assert!(!fails("another", 63));
+        failing.succeeded("Service", &service("m"));
+        assert!(!fails("m", 64));
+        assert!(fails("m", 127));
+    }
+
+    #[test]
+    fn what_nobody_writes_any_more_is_forgotten() {
+        let (failing, start) = (Failing::default(), Instant::now());
+        failing.failed("Service", &service("m"), start);
+        failing.failed("Service", &service("another"), start + FORGOTTEN);
+        assert_eq!(failing.0.lock().unwrap().len(), 1);
+    }
+}
