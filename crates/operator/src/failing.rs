@@ -1,5 +1,5 @@
-//! Writes that the API server fails with an internal error each time, such as `failed to allocate a serviceIP: range is full` or
-//! a webhook of others that cannot be called. One such error passes and is only logged; users see those that stay in the status.
+//! Writes that keep failing with an internal error of the API server, such as `failed to allocate a serviceIP: range is full`, or
+//! a webhook of others that cannot be called. The first errors are only logged; after a minute the status reports them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,9 +9,9 @@ use kube::core::DynamicObject;
 
 use crate::echo::{self, Key};
 
-/// A write that has failed for so long is reported like one that was refused. Most restarts take less.
+/// After this time a failure is reported like a refusal. Most restarts of a webhook take less.
 const LASTING: Duration = Duration::from_mins(1);
-/// A write that was not tried again for so long is not wanted any more. The longest back-off is 5 minutes.
+/// A write that was not tried again for so long is no longer wanted: the longest back-off is 5 minutes.
 const FORGOTTEN: Duration = Duration::from_mins(15);
 
 /// Writes that have failed, by object, until they succeed.

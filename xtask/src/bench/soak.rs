@@ -11,7 +11,7 @@ use kube::Client;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use runway_testbed::traffic::client::get;
 use runway_testbed::{ControlPlane, fault};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::flow::RATE;
@@ -115,7 +115,7 @@ async fn change(user: &Client, seed: u64, minute: u64) -> Result<usize> {
         pace.tick().await;
         number += 1;
         let random = fault::number(seed, number);
-        // What does not exist is not changed, and in an outage nothing is.
+        // Changes fail in an outage, and so does the creation of a model that is still being deleted.
         accepted += usize::from(
             timeout(LIMIT, one_change(user, random))
                 .await
@@ -125,25 +125,27 @@ async fn change(user: &Client, seed: u64, minute: u64) -> Result<usize> {
     Ok(accepted)
 }
 
+/// Changes, deletes or creates a model. One that does not exist is created, and one that exists is changed.
 async fn one_change(user: &Client, random: u64) -> Result<()> {
     let index = usize::try_from(random >> 8)? % MODELS;
     let (api, name) = (deployments(user), format!("{PREFIX}{index:05}"));
-    match random % 8 {
-        0 => {
-            api.delete(&name, &DeleteParams::default()).await?;
-        }
-        1 | 2 => {
-            api.create(&PostParams::default(), &mix::of(index).model(&name)?)
-                .await?;
-        }
-        3 => {
-            let patch = json!({ "spec": { "env": [{ "name": "SOAK", "value": random.to_string() }] } });
-            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        }
-        _ => {
-            let patch = json!({ "spec": { "scaling": { "replicas": 1 + random / 8 % 3 } } });
-            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        }
+    let model = mix::of(index).model(&name)?;
+    let create = async || api.create(&PostParams::default(), &model).await.map(drop);
+    let patch = async |spec: Value| {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        api.patch(&name, &PatchParams::default(), &patch).await.map(drop)
+    };
+    let other_value = json!({ "env": [{ "name": "SOAK", "value": random.to_string() }] });
+    let changed = match random % 8 {
+        0 => api.delete(&name, &DeleteParams::default()).await.map(drop),
+        1 | 2 => create().await,
+        3 => patch(other_value.clone()).await,
+        _ => patch(json!({ "scaling": { "replicas": 1 + random / 8 % 3 } })).await,
+    };
+    match changed {
+        Err(kube::Error::Api(status)) if status.is_not_found() => create().await?,
+        Err(kube::Error::Api(status)) if status.is_already_exists() => patch(other_value).await?,
+        other => other?,
     }
     Ok(())
 }
