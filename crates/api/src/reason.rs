@@ -144,7 +144,8 @@ reasons! {
         Recreating,
         /// An object with another owner has the name of the upstream object. Rename one of them.
         NameTaken,
-        /// The API server or an admission webhook rejected the upstream object. The message gives its answer.
+        /// The API server or an admission webhook rejected the upstream object, or has failed to write it for a
+        /// minute. The message gives its answer.
         ResourceRejected,
         /// The change is applied, and the upstream has not picked it up yet.
         Updating,

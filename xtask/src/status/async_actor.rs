@@ -80,7 +80,10 @@ fn text(state: ActorState) -> Text {
             "Another field manager owns a field that the operator has to set",
             "Remove the field from the other manager's manifest",
         ),
-        ActorState::Refused => ("The API server rejected an object", "Follow the message"),
+        ActorState::Refused => (
+            "The API server rejected an object, or has failed to write it for a minute",
+            "Follow the message",
+        ),
         ActorState::PendingResources => ("No node accepts a pod", "Add a node, or lower the requests"),
         ActorState::ImagePullError => (
             "The kubelet cannot pull an image",
@@ -232,7 +235,7 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "Refused",
-                "The API server rejected the change",
+                "The API server rejected the change, or has failed to write it for a minute",
                 "Follow the message",
             ),
         ],
@@ -299,7 +302,7 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "Refused",
-                "The API server rejected the workload",
+                "The API server rejected the workload, or has failed to write it for a minute",
                 "Follow the message",
             ),
         ],
@@ -394,7 +397,7 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "Refused",
-                "The API server rejected the ScaledObject",
+                "The API server rejected the ScaledObject, or has failed to write it for a minute",
                 "Follow the message",
             ),
         ],

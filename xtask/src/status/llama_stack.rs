@@ -253,7 +253,7 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "Refused",
-                "The API server rejected an object",
+                "The API server rejected an object, or has failed to write it for a minute",
                 "Follow the message",
             ),
             Reason(

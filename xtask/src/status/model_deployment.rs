@@ -130,7 +130,7 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "AutoscalerRejected",
-                "The API server or an admission webhook rejected the autoscaler",
+                "The API server or an admission webhook rejected the autoscaler, or has failed to write it for a minute",
                 "Follow the message",
             ),
             Reason(
@@ -217,7 +217,7 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "ResourceRejected",
-                "The API server or an admission webhook rejected the upstream object",
+                "The API server or an admission webhook rejected the upstream object, or has failed to write it for a minute",
                 "Follow the message, which contains the API server's answer",
             ),
             Reason(
@@ -408,7 +408,7 @@ const CONDITIONS: &[Condition] = &[
             Reason(
                 False,
                 "RouteRejected",
-                "The API server or an admission webhook rejected the HTTPRoute or the InferencePool",
+                "The API server or an admission webhook rejected the HTTPRoute or the InferencePool, or has failed to write it for a minute",
                 "Follow the message",
             ),
             Reason(
