@@ -122,6 +122,30 @@ fn examples_have_no_violations() {
     }
 }
 
+#[test]
+fn a_cleanup_that_is_refused_is_reported_while_the_actor_terminates() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/deleted-workload-goes-first");
+    let given: Given = yaml(&folder.join("given.yaml"));
+    let seen = World::new(yaml(&folder.join("actor.yaml")), given.now).observed();
+    let status = kube::core::Status::failure("denied by policy 'keep'", "Forbidden").with_code(403);
+    let error = Error::Delete {
+        kind: "Deployment".to_owned(),
+        name: "embed".to_owned(),
+        lasting: false,
+        source: Box::new(kube::Error::Api(Box::new(status))),
+    };
+    let plan = runway_asya_operator::plan::after_failure(&seen, &error);
+    let status: AsyncActorStatus = serde_json::from_value(plan.kube.status.unwrap()).unwrap();
+    let ready = status.conditions.get_condition("Ready").unwrap();
+    assert_eq!(
+        (ready.reason.as_str(), ready.message.as_str()),
+        (
+            "Terminating",
+            "Deployment 'embed' cannot be deleted: denied by policy 'keep'"
+        )
+    );
+}
+
 /// The operator watches only objects with its label, so usually the write detects an object with another owner.
 #[test]
 fn name_conflict_is_reported_in_the_condition_that_needs_the_object() {

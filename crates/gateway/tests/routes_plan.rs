@@ -856,7 +856,7 @@ fn rejection_by_the_api_server_is_reported() {
     let (reason, message) = reported(&rejected).unwrap();
     assert_eq!(reason, "RouteRejected");
     assert!(
-        message.contains("HTTPRoute 'gemma' was rejected: spec.rules: Too many"),
+        message.contains("HTTPRoute 'gemma' was refused: spec.rules: Too many"),
         "{message}"
     );
     let taken = apply::Error::NameTaken {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::echo::{Deletions, Echo};
+use crate::echo::{self, Deletions, Echo, Key};
 use crate::events::Events;
 use crate::failing::Failing;
 use crate::object;
@@ -39,7 +39,7 @@ pub enum Error {
         kind: String,
         /// Name of the object, without the namespace.
         name: String,
-        /// Whether writes of this object have failed for longer than a minute.
+        /// Whether this has failed for a minute.
         lasting: bool,
         /// Error of the request.
         source: Box<kube::Error>,
@@ -83,6 +83,8 @@ pub enum Error {
         kind: String,
         /// Name of the object, without the namespace.
         name: String,
+        /// Whether this has failed for a minute.
+        lasting: bool,
         /// Error of the request.
         source: Box<kube::Error>,
     },
@@ -118,16 +120,29 @@ impl Error {
         }
     }
 
-    /// Whether a user has to act: the server looked at the object and refused it, or it has failed to take it for longer than a
-    /// minute.
+    /// Whether somebody has to act: the server has looked at the write and refused it, or has failed to carry it out for a minute.
     pub fn is_refusal(&self) -> bool {
-        self.is_lasting()
+        let is_lasting = matches!(
+            self,
+            Self::Apply { lasting: true, .. } | Self::Delete { lasting: true, .. }
+        );
+        is_lasting
             || matches!(self.cause(), kube::Error::Api(status)
-            if matches!(status.code, 400 | 403 | 422) || UNFIT.iter().any(|unfit| status.message.starts_with(unfit)))
+                if matches!(status.code, 400 | 403 | 422) || UNFIT.iter().any(|unfit| status.message.starts_with(unfit)))
     }
 
-    fn is_lasting(&self) -> bool {
-        matches!(self, Self::Apply { lasting: true, .. })
+    /// A refusal as a message for the user, such as `Service 'm' was refused: WHY`. `None` for errors after which a retry may
+    /// succeed, and for those of the status and the finalizer.
+    pub fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Apply { kind, name, .. } if self.is_refusal() => {
+                Some(format!("{kind} '{name}' was refused: {}", self.message()))
+            }
+            Self::Delete { kind, name, .. } if self.is_refusal() => {
+                Some(format!("{kind} '{name}' cannot be deleted: {}", self.message()))
+            }
+            _ => None,
+        }
     }
 
     /// It was a webhook that refused. One that looks for other objects may change its mind when they are there.
@@ -380,6 +395,7 @@ where
             field_validation: Some(ValidationDirective::Strict),
         };
         let (namespace, name) = (apply.object.namespace().unwrap_or_default(), apply.object.name_any());
+        let key = echo::key(&apply.resource.kind, &namespace, &name);
         let sent = async {
             let (api, name) = self.at(&apply.resource, &namespace, &name)?;
             api.patch(&name, &params, &Patch::Apply(&guarded(apply))).await
@@ -387,7 +403,7 @@ where
         match sent.await {
             Ok(answer) => {
                 if !dry_run {
-                    self.failing.succeeded(&apply.resource.kind, &apply.object);
+                    self.failing.succeeded(&key);
                 }
                 Ok(answer)
             }
@@ -395,9 +411,8 @@ where
             Err(source) => Err(Error::Apply {
                 kind: apply.resource.kind.clone(),
                 name,
-                lasting: is_internal(&source)
-                    && (!dry_run || apply.rehearsed)
-                    && self.failing.failed(&apply.resource.kind, &apply.object, Instant::now()),
+                // Before other objects of the plan are there, the error may be a consequence.
+                lasting: (!dry_run || apply.rehearsed) && self.is_lasting(key, &source),
                 source: Box::new(source),
             }),
         }
@@ -452,20 +467,25 @@ where
             let (api, name) = self.at(&edit.resource, &edit.namespace, &edit.name)?;
             api.patch(&name, &params, &Patch::Merge(&edit.patch)).await
         };
-        let answer = sent.await.map_err(|source| {
-            let (kind, name) = (edit.resource.kind.clone(), edit.name.clone());
-            let source = Box::new(source);
-            if is_conflict(&source) {
-                Error::Outdated { kind, name, source }
-            } else {
-                Error::Apply {
-                    kind,
-                    name,
-                    lasting: false,
-                    source,
-                }
+        let key = echo::key(&edit.resource.kind, &edit.namespace, &edit.name);
+        let answer = match sent.await {
+            Ok(answer) => answer,
+            Err(source) => {
+                let (kind, name) = (edit.resource.kind.clone(), edit.name.clone());
+                return Err(if is_conflict(&source) {
+                    let source = Box::new(source);
+                    Error::Outdated { kind, name, source }
+                } else {
+                    Error::Apply {
+                        kind,
+                        name,
+                        lasting: self.is_lasting(key, &source),
+                        source: Box::new(source),
+                    }
+                });
             }
-        })?;
+        };
+        self.failing.succeeded(&key);
         self.children.wrote(&edit.resource.kind, answer);
         if let Some(note) = &edit.note {
             self.events.say(owner.object_ref(&()), note.clone());
@@ -492,8 +512,10 @@ where
             let (api, name) = self.at(&delete.resource, &delete.namespace, &delete.name)?;
             api.delete(&name, &params).await
         };
+        let key = echo::key(&delete.resource.kind, &delete.namespace, &delete.name);
         match sent.await {
             Ok(_) => {
+                self.failing.succeeded(&key);
                 self.deletions.accepted(&delete.uid);
                 Ok(())
             }
@@ -502,6 +524,7 @@ where
             Err(source) => Err(Error::Delete {
                 kind: delete.resource.kind.clone(),
                 name: delete.name.clone(),
+                lasting: self.is_lasting(key, &source),
                 source: Box::new(source),
             }),
         }
@@ -573,6 +596,11 @@ where
                 source: Box::new(source),
             }),
         }
+    }
+
+    /// Whether the write of an object has failed with an internal error for a minute.
+    fn is_lasting(&self, object: Key, error: &kube::Error) -> bool {
+        is_internal(error) && self.failing.failed(object, Instant::now())
     }
 
     fn typed(&self, owner: &K) -> Api<K> {

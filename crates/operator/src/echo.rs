@@ -30,7 +30,7 @@ impl<K> Default for Echo<K> {
 impl<K: Resource> Echo<K> {
     /// Remembers an answer.
     pub fn wrote(&self, kind: &str, object: K) {
-        let key = key_of(kind, &object);
+        let key = key(kind, &object.namespace().unwrap_or_default(), &object.name_any());
         let mut answers = self.lock();
         // By then the watch has shown them, or shows that they are gone.
         answers.retain(|_, (when, _)| when.elapsed() < LIFE);
@@ -51,7 +51,7 @@ impl<K: Resource> Echo<K> {
 
     /// Forgets an answer, unless there is a later one.
     pub fn forget(&self, kind: &str, answer: &Arc<K>) {
-        let key = key_of(kind, answer.as_ref());
+        let key = key(kind, &answer.namespace().unwrap_or_default(), &answer.name_any());
         let mut answers = self.lock();
         if answers.get(&key).is_some_and(|(_, last)| Arc::ptr_eq(last, answer)) {
             answers.remove(&key);
@@ -100,12 +100,7 @@ impl Deletions {
     }
 }
 
-/// Key of an object of a kind.
-pub(crate) fn key_of(kind: &str, object: &impl ResourceExt) -> Key {
-    key(kind, &object.namespace().unwrap_or_default(), &object.name_any())
-}
-
-fn key(kind: &str, namespace: &str, name: &str) -> Key {
+pub(crate) fn key(kind: &str, namespace: &str, name: &str) -> Key {
     (kind.to_owned(), namespace.to_owned(), name.to_owned())
 }
 

@@ -5,9 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kube::core::DynamicObject;
-
-use crate::echo::{self, Key};
+use crate::echo::Key;
 
 /// After this time a failure is reported like a refusal. Most restarts of a webhook take less.
 const LASTING: Duration = Duration::from_mins(1);
@@ -25,46 +23,38 @@ struct Failed {
 }
 
 impl Failing {
-    /// Remembers a failure. Returns whether the writes of this object have failed for longer than a minute.
-    pub(crate) fn failed(&self, kind: &str, object: &DynamicObject, now: Instant) -> bool {
+    /// Remembers a failure. Returns whether the writes of this object have failed for a minute.
+    pub(crate) fn failed(&self, object: Key, now: Instant) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, failed| now.duration_since(failed.last) < FORGOTTEN);
-        let failed = all
-            .entry(echo::key_of(kind, object))
-            .or_insert(Failed { first: now, last: now });
+        let failed = all.entry(object).or_insert(Failed { first: now, last: now });
         failed.last = now;
         now.duration_since(failed.first) >= LASTING
     }
 
     /// Forgets the failures of an object: a write has succeeded.
-    pub(crate) fn succeeded(&self, kind: &str, object: &DynamicObject) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !all.is_empty() {
-            all.remove(&echo::key_of(kind, object));
-        }
+    pub(crate) fn succeeded(&self, object: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kube::core::ApiResource;
-
     use super::*;
 
-    fn service(name: &str) -> DynamicObject {
-        DynamicObject::new(name, &ApiResource::erase::<k8s_openapi::api::core::v1::Service>(&())).within("team-a")
+    fn service(name: &str) -> Key {
+        ("Service".to_owned(), "team-a".to_owned(), name.to_owned())
     }
 
     #[test]
     fn only_failures_of_a_minute_without_a_success_are_lasting() {
         let (failing, start) = (Failing::default(), Instant::now());
-        let fails =
-            |name: &str, seconds| failing.failed("Service", &service(name), start + Duration::from_secs(seconds));
+        let fails = |name: &str, seconds| failing.failed(service(name), start + Duration::from_secs(seconds));
         assert!(!fails("m", 0));
         assert!(!fails("m", 31));
         assert!(fails("m", 63));
         assert!(!fails("another", 63));
-        failing.succeeded("Service", &service("m"));
+        failing.succeeded(&service("m"));
         assert!(!fails("m", 64));
         assert!(fails("m", 127));
     }
@@ -72,8 +62,8 @@ mod tests {
     #[test]
     fn what_nobody_writes_any_more_is_forgotten() {
         let (failing, start) = (Failing::default(), Instant::now());
-        failing.failed("Service", &service("m"), start);
-        failing.failed("Service", &service("another"), start + FORGOTTEN);
+        failing.failed(service("m"), start);
+        failing.failed(service("another"), start + FORGOTTEN);
         assert_eq!(failing.0.lock().unwrap().len(), 1);
     }
 }

@@ -182,6 +182,28 @@ fn a_cluster_without_image_volumes_is_reported_with_the_field() {
     );
 }
 
+#[test]
+fn a_deletion_that_is_refused_is_reported_while_the_model_terminates() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/deletion");
+    let denied = |code| {
+        let status = kube::core::Status::failure("denied by policy 'keep'", "Forbidden").with_code(code);
+        let error = apply::Error::Delete {
+            kind: "ModelServer".to_owned(),
+            name: "llama".to_owned(),
+            lasting: false,
+            source: Box::new(kube::Error::Api(Box::new(status))),
+        };
+        plan::after_failure(&ACME, &observed(&folder), &error).status
+    };
+    let status = denied(403).unwrap();
+    assert_eq!(status["phase"], "Terminating");
+    assert_eq!(
+        status["message"],
+        "ModelServer 'llama' cannot be deleted: denied by policy 'keep'"
+    );
+    assert_eq!(denied(500), None);
+}
+
 /// The question to an endpoint, if any.
 fn shown(inquiry: &Inquiry) -> String {
     match inquiry {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicyBinding, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -916,6 +916,55 @@ async fn a_write_that_keeps_failing_is_in_the_status_until_it_succeeds() -> Resu
         .await?;
     bed.running("gemma").await?;
     Ok(())
+}
+
+#[tokio::test]
+async fn a_deletion_that_is_refused_is_in_the_status_until_it_succeeds() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _core = bed.core().await?;
+    let _kaito = bed.kaito().await?;
+    let _simulator = bed.simulator().await?;
+    bed.admission_is_up().await?;
+    bed.create(gemma("gemma")).await?;
+    bed.running("gemma").await?;
+    bed.apply(&json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": { "name": "keep" },
+        "spec": {
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["kaito.sh"], "apiVersions": ["*"], "operations": ["DELETE"], "resources": ["inferencesets"],
+            }] },
+            "validations": [{ "expression": "false", "message": "kept for an audit" }],
+        },
+    }))
+    .await?;
+    let binding = bed
+        .apply(&json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": { "name": "keep" }, "spec": { "policyName": "keep", "validationActions": ["Deny"] },
+        }))
+        .await?;
+    let dry_run = DeleteParams {
+        dry_run: true,
+        ..DeleteParams::default()
+    };
+    eventually(PATIENCE, async || {
+        let deleted = bed.inference_sets().delete("gemma", &dry_run).await;
+        ensure!(deleted.is_err(), "the policy is not in force");
+        Ok(())
+    })
+    .await?;
+
+    bed.delete("gemma").await?;
+    bed.status("gemma", "Terminating, with the reason", |s| {
+        s.phase == Some(Phase::Terminating)
+            && s.message.as_ref().is_some_and(|m| {
+                m.starts_with("InferenceSet 'gemma' cannot be deleted: ") && m.contains("kept for an audit")
+            })
+    })
+    .await?;
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(bed.admin.clone());
+    bindings.delete(&binding.name_any(), &DeleteParams::default()).await?;
+    bed.gone("gemma").await
 }
 
 #[tokio::test]

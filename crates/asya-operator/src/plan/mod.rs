@@ -51,7 +51,7 @@ fn plan_after(seen: &Observed, refusal: Option<&Refusal>) -> Plan {
 /// The plan after the API server rejected a write of [`plan`]: it reports the error. It is empty if a retry can help.
 pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
     if seen.actor.is_deleting() {
-        return Plan::default();
+        return status::cleanup_refused(seen, error);
     }
     let (kind, name, state, message) = match error {
         apply::Error::NameTaken {
@@ -69,8 +69,10 @@ pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
             );
             (kind, name, ActorState::FieldConflict, message)
         }
-        apply::Error::Apply { kind, name, .. } if error.is_refusal() => {
-            let message = format!("{kind} '{name}' was refused: {}", error.message());
+        apply::Error::Apply { kind, name, .. } | apply::Error::Delete { kind, name, .. } => {
+            let Some(message) = error.refusal() else {
+                return Plan::default();
+            };
             (kind, name, ActorState::Refused, message)
         }
         _ => return Plan::default(),

@@ -12,6 +12,7 @@ use runway_api::async_actor::{
 use runway_api::condition::{self, Conditions as _, Draft as Condition, no, yes};
 use runway_api::labels;
 use runway_api::{ActorReason, AsyncActorStatus, CoreReason};
+use runway_operator::apply;
 use runway_operator::plan::{Apply, Note, Plan as KubePlan};
 use serde_json::Value;
 
@@ -94,6 +95,12 @@ pub(super) fn terminating(seen: &Observed, message: String) -> Option<Value> {
         ..before
     };
     written(seen, status, drafts, ActorState::Terminating, message)
+}
+
+/// The status of a deleted actor whose cleanup the API server has refused. Empty for other errors.
+pub(super) fn cleanup_refused(seen: &Observed, error: &apply::Error) -> Plan {
+    let message = error.refusal();
+    only(message.and_then(|message| terminating(seen, message)), None)
 }
 
 /// Conditions of a status as they are, except for some.

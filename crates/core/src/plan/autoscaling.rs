@@ -133,11 +133,7 @@ pub(super) fn refused(error: &apply::Error) -> Option<Draft> {
         apply::Error::NameTaken {
             kind, name, manager, ..
         } => (CoreReason::NameTaken, taken_text(&format!("{kind} '{name}'"), manager)),
-        apply::Error::Apply { kind, name, .. } if error.is_refusal() => (
-            CoreReason::AutoscalerRejected,
-            format!("{kind} '{name}' was rejected: {}", error.message()),
-        ),
-        _ => return None,
+        _ => (CoreReason::AutoscalerRejected, error.refusal()?),
     };
     Some(no(AUTOSCALER_READY, reason, message))
 }

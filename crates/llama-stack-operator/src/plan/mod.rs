@@ -56,11 +56,10 @@ pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
         apply::Error::NameTaken {
             kind, name, manager, ..
         } => Refusal::new(DistributionReason::NameTaken, objects::taken_text(kind, name, manager)),
-        apply::Error::Apply { kind, name, source, .. } if error.is_refusal() => Refusal::new(
-            DistributionReason::Refused,
-            format!("{kind} '{name}' was refused: {source}"),
-        ),
-        _ => return Plan::default(),
+        _ => match error.refusal() {
+            Some(message) => Refusal::new(DistributionReason::Refused, message),
+            None => return Plan::default(),
+        },
     };
     status::refused(seen, &refusal)
 }

@@ -99,21 +99,29 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
         apply::Error::NameTaken {
             kind, name, manager, ..
         } => status::failed(provider, seen, &prepare::Blocked::name_taken(kind, name, manager)),
-        apply::Error::Apply { kind, name, source, .. } if error.is_refusal() => {
-            let mut message = format!("{kind} '{name}' was refused: {source}");
-            if kind == CLAIM.kind {
-                message.push_str(". Correct the volume in spec.model.storage.volumes, or rename it for a new claim");
-            } else if let Some(volume) = image_volume(&seen.md).filter(|_| message.contains("volumes[")) {
-                let hint = format!(
-                    ". {} requires image volumes (Kubernetes 1.36, or the feature gate ImageVolume): use claimName instead if the cluster has none",
-                    volume.field("image")
-                );
-                message.push_str(&hint);
-            }
-            status::failed(provider, seen, &prepare::Blocked::rejected(message))
+        apply::Error::Delete { .. } if seen.md.is_deleting() => {
+            let terminating = |message| status::terminating(provider, seen, message);
+            error.refusal().map_or_else(Plan::default, terminating)
         }
-        _ => Plan::default(),
+        _ => error.refusal().map_or_else(Plan::default, |mut message| {
+            message.push_str(&hint(&seen.md, error, &message));
+            status::failed(provider, seen, &prepare::Blocked::rejected(message))
+        }),
     }
+}
+
+/// How a user corrects a refusal whose message does not say it.
+fn hint(md: &ModelDeployment, error: &apply::Error, message: &str) -> String {
+    if matches!(error, apply::Error::Apply { kind, .. } if kind == CLAIM.kind) {
+        return ". Correct the volume in spec.model.storage.volumes, or rename it for a new claim".to_owned();
+    }
+    let volume = image_volume(md).filter(|_| message.contains("volumes["));
+    volume.map_or_else(String::new, |volume| {
+        format!(
+            ". {} requires image volumes (Kubernetes 1.36, or the feature gate ImageVolume): use claimName instead if the cluster has none",
+            volume.field("image")
+        )
+    })
 }
 
 /// The first volume with an OCI image.

@@ -66,11 +66,10 @@ pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
         apply::Error::NameTaken {
             kind, name, manager, ..
         } => refused(NameTaken, taken(&format!("{kind} '{name}'"), manager)),
-        apply::Error::Apply { kind, name, .. } if error.is_refusal() => {
-            let message = format!("{kind} '{name}' was rejected: {}", error.message());
-            refused(RouteRejected, message)
-        }
-        _ => return Plan::default(),
+        _ => match error.refusal() {
+            Some(message) => refused(RouteRejected, message),
+            None => return Plan::default(),
+        },
     };
     only(seen, outcome)
 }
