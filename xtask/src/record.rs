@@ -51,6 +51,7 @@ mod tests {
             (PERFORMANCE, "bench traffic --docs"),
             (PERFORMANCE, "bench zero --docs"),
             (RELIABILITY, "storm --all"),
+            (RELIABILITY, "storm --seeds"),
             (RELIABILITY, "storm --installed --docs"),
             (RELIABILITY, "storm --leaders"),
             (RELIABILITY, "bench soak --docs"),

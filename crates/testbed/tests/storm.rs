@@ -118,7 +118,7 @@ fn choice() -> Result<Choice> {
     let walks = walks()?.unwrap_or_default();
     let cut = storm_setting("CUT").map(|text| text.parse()).transpose();
     let is_all = storm_setting("ALL").is_some();
-    let is_part = scenario.is_none() && walks.is_empty() && !is_all;
+    let is_part = scenario.is_none() && walks.is_empty() && seeds.is_empty() && !is_all;
     let (every_scenario, every_fault) = if is_part { EVERY } else { (1, 1) };
     Ok(Choice {
         points: is_all || seeds.is_empty() && walks.is_empty(),

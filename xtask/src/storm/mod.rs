@@ -35,10 +35,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Crash the controllers at every write of every scenario, and write the results to docs/reliability.md.
-    #[arg(long, conflicts_with_all = ["scenario", "states", "seed", "changes", "walk"])]
+    #[arg(long, group = "campaign", conflicts_with_all = ["scenario", "states", "seed", "changes", "walk"])]
     all: bool,
-    /// With --all: continue a campaign that was interrupted. Runs that failed are repeated, those that passed are not.
-    #[arg(long, requires = "all")]
+    /// Run every scenario N times with seeded faults of writes and watches, and write the results to docs/reliability.md.
+    #[arg(long, value_name = "N", group = "campaign", conflicts_with_all = ["scenario", "states", "seed", "changes", "walk"])]
+    seeds: Option<u64>,
+    /// With --all or --seeds: continue a campaign that was interrupted. Runs that failed are repeated, those that passed are not.
+    #[arg(long, requires = "campaign")]
     resume: bool,
     /// End the leaders of replicated controllers N times, by kill -9 and by SIGTERM, and write the results to docs/reliability.md.
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "installed"])]
@@ -73,7 +76,13 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
         return end_leaders(times);
     }
     if args.all {
-        return every_write(args.resume);
+        if !args.resume {
+            plan(None, None, Some(PLANNED))?;
+        }
+        return campaign("storm --all", SEEDS, true, args.resume);
+    }
+    if let Some(seeds) = args.seeds {
+        return campaign("storm --seeds", seeds, false, args.resume);
     }
     if let Some(changes) = args.changes {
         return if args.planned {
@@ -113,24 +122,26 @@ fn plan(scenario: Option<&String>, walk: Option<u64>, changes: Option<u64>) -> R
     test(&["--release", "--workspace", "--test", "storm"], PLANS, &variables)
 }
 
-/// Writes the page also if something failed: it says so.
-fn every_write(is_resumed: bool) -> Result<()> {
-    let journal = shell::root().join("target/storm.jsonl");
+/// Every scenario with the faults of so many seeds, and with `is_all` with one fault at each write and with its walks. Writes the
+/// page also if something failed: it says so.
+fn campaign(name: &str, seeds: u64, is_all: bool, is_resumed: bool) -> Result<()> {
+    let [journal, table] = ["jsonl", "md"].map(|kind| {
+        let file = format!("target/{}.{kind}", name.replace(" --", "-"));
+        shell::root().join(file)
+    });
     if !is_resumed {
-        plan(None, None, Some(PLANNED))?;
         fs::write(&journal, "").with_context(|| format!("cannot write {}", journal.display()))?;
     }
-    let table = shell::root().join("target/storm.md");
-    let seeds: Vec<String> = (1..=SEEDS).map(|seed| seed.to_string()).collect();
+    let seeds: Vec<String> = (1..=seeds).map(|seed| seed.to_string()).collect();
     let ended = crash(&[
-        ("STORM_ALL", Some("1".to_owned())),
+        ("STORM_ALL", is_all.then(|| "1".to_owned())),
         ("STORM_SEEDS", Some(seeds.join(" "))),
-        ("STORM_CHANGES", Some(CHANGES.to_string())),
+        ("STORM_CHANGES", is_all.then(|| CHANGES.to_string())),
         ("STORM_REPORT", Some(table.display().to_string())),
         ("STORM_JOURNAL", Some(journal.display().to_string())),
     ]);
     let table = fs::read_to_string(&table).context("the campaign did not end: the lines above say why")?;
-    record::write_down(record::RELIABILITY, "storm --all", &table)?;
+    record::write_down(record::RELIABILITY, name, &table)?;
     ended
 }
 

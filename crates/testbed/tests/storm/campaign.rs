@@ -127,6 +127,7 @@ struct Count {
     runs: usize,
     /// Faults that were carried out.
     faults: usize,
+    bends: usize,
     failed: usize,
 }
 
@@ -254,12 +255,14 @@ impl Report {
             run: faults.replay(scenario),
             kind: faults.kind(),
             faults: 0,
+            bends: 0,
             tried: Tried::default(),
             error: None,
         };
         match run {
             Ok(run) => {
                 outcome.faults = run.writes.values().flatten().filter(|w| w.cut.is_some()).count();
+                outcome.bends = run.bends;
                 outcome.tried = run.tried;
             }
             Err(error) => {
@@ -286,19 +289,20 @@ impl Report {
             let count = counts.entry(&outcome.kind).or_default();
             count.runs += 1;
             count.faults += outcome.faults;
+            count.bends += outcome.bends;
             count.failed += usize::from(outcome.error.is_some());
             tried += outcome.tried;
         }
         let done: usize = counts.values().map(|count| count.runs).sum();
         let mut table = format!(
-            "{done} of {} runs over {} scenarios with {} writes.\n\n| fault | runs | faults of writes | failed |\n|---|---|---|---|\n",
+            "{done} of {} runs over {} scenarios with {} writes.\n\n| fault | runs | faults of writes | faults of watch events | failed |\n|---|--:|--:|--:|--:|\n",
             self.runs, self.scenarios, self.writes
         );
         for (kind, count) in &counts {
             let _ = writeln!(
                 table,
-                "| {kind} | {} | {} | {} |",
-                count.runs, count.faults, count.failed
+                "| {kind} | {} | {} | {} | {} |",
+                count.runs, count.faults, count.bends, count.failed
             );
         }
         if tried.total() > 0 {

@@ -18,6 +18,9 @@ pub(crate) struct Outcome {
     pub(crate) kind: String,
     /// Faults of writes that were carried out.
     pub(crate) faults: usize,
+    /// Faults of events of watches.
+    #[serde(default)]
+    pub(crate) bends: usize,
     /// Changes of a walk.
     pub(crate) tried: Tried,
     /// Message of the failure.

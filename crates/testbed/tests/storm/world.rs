@@ -45,6 +45,8 @@ pub(crate) struct Run {
     pub(crate) state: State,
     /// Writes until then.
     pub(crate) writes: BTreeMap<Who, Vec<Write>>,
+    /// Events of watches that were held back, lost with their watch or followed by a 410.
+    pub(crate) bends: usize,
     /// Changes of a walk.
     pub(crate) tried: Tried,
 }
@@ -179,6 +181,7 @@ impl<'a> World<'a> {
         let run = Run {
             state,
             writes: self.controllers.iter().map(|c| (c.who, c.proxy.writes())).collect(),
+            bends: self.controllers.iter().map(|c| c.proxy.bends().len()).sum(),
             tried: self.tried,
         };
         state::is_named(&run.state)?;
