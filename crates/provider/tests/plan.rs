@@ -184,8 +184,8 @@ fn a_cluster_without_image_volumes_is_reported_with_the_field() {
 
 #[test]
 fn a_deletion_that_is_refused_is_reported_while_the_model_terminates() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/deletion");
-    let denied = |code| {
+    let denied = |case, code| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan").join(case);
         let status = kube::core::Status::failure("denied by policy 'keep'", "Forbidden").with_code(code);
         let error = apply::Error::Delete {
             kind: "ModelServer".to_owned(),
@@ -195,13 +195,17 @@ fn a_deletion_that_is_refused_is_reported_while_the_model_terminates() {
         };
         plan::after_failure(&ACME, &observed(&folder), &error).status
     };
-    let status = denied(403).unwrap();
+    let status = denied("deletion", 403).unwrap();
     assert_eq!(status["phase"], "Terminating");
     assert_eq!(
         status["message"],
         "ModelServer 'llama' cannot be deleted: denied by policy 'keep'"
     );
-    assert_eq!(denied(500), None);
+    assert_eq!(denied("hand-over", 403).unwrap()["message"], status["message"]);
+    assert_eq!(denied("running", 403).unwrap()["phase"], "Failed");
+    // The status belongs to the other provider.
+    assert_eq!(denied("another-provider-leftovers", 403), None);
+    assert_eq!(denied("deletion", 500), None);
 }
 
 /// The question to an endpoint, if any.

@@ -51,7 +51,8 @@ pub fn plan(seen: &Observed) -> Plan {
 /// The status after the API server rejected the autoscaler that [`plan`] requested. Empty for other errors, after which a retry
 /// may succeed.
 pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
-    let rejected = autoscaling::refused(error);
+    // The status of a deleted object is that of its deletion.
+    let rejected = autoscaling::refused(error).filter(|_| !seen.md.is_deleting());
     rejected.map_or_else(Plan::default, |condition| {
         status::valid(seen, choose(seen), Some(condition))
     })

@@ -66,10 +66,15 @@ pub fn decide(provider: &dyn Provider, seen: &Observed) -> Decision {
         Some(Err(message)) => return status::invalid(provider, seen, message).into(),
         None => return Decision::default(),
     }
-    if let Some(successor) = md.spec.provider_name().filter(|name| *name != provider.name()) {
+    if let Some(successor) = successor(provider, md) {
         return removal::for_hand_over(provider, seen, successor).into();
     }
     serve::decide(provider, seen)
+}
+
+/// The provider that the spec names, if it is another one.
+fn successor<'a>(provider: &dyn Provider, md: &'a ModelDeployment) -> Option<&'a str> {
+    md.spec.provider_name().filter(|name| *name != provider.name())
 }
 
 /// The least of a ModelDeployment from which [`decide`] makes the same decision. Every provider keeps all ModelDeployments, and
@@ -99,9 +104,9 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
         apply::Error::NameTaken {
             kind, name, manager, ..
         } => status::failed(provider, seen, &prepare::Blocked::name_taken(kind, name, manager)),
-        apply::Error::Delete { .. } if seen.md.is_deleting() => {
-            let terminating = |message| status::terminating(provider, seen, message);
-            error.refusal().map_or_else(Plan::default, terminating)
+        apply::Error::Delete { .. } => {
+            let refused = |message| removal::refused(provider, seen, message);
+            error.refusal().map_or_else(Plan::default, refused)
         }
         _ => error.refusal().map_or_else(Plan::default, |mut message| {
             message.push_str(&hint(&seen.md, error, &message));

@@ -8,7 +8,8 @@ use runway_api::{EventReason, labels};
 use runway_operator::object;
 use runway_operator::plan::{Delete, Finalizer, Note, Plan};
 
-use super::{serve, status};
+use super::prepare::Blocked;
+use super::{serve, status, successor};
 use crate::contract::{CLAIM, Provider};
 use crate::observe::{Child, Observed};
 
@@ -85,6 +86,23 @@ pub(super) fn of_leftovers(provider: &dyn Provider, seen: &Observed) -> Plan {
         delete: deletions(seen, &leftovers),
         ..Plan::default()
     }
+}
+
+/// The status after the API server refused to delete an object.
+pub(super) fn refused(provider: &dyn Provider, seen: &Observed, message: String) -> Plan {
+    let md = &seen.md;
+    if md.selected_provider() != Some(provider.name()) {
+        // A leftover: the status belongs to the selected provider.
+        return Plan::default();
+    }
+    let is_handed_over = !md.is_deleting() && successor(provider, md).is_some();
+    if md.is_deleting() || is_handed_over {
+        return Plan {
+            status_guarded: is_handed_over,
+            ..status::terminating(provider, seen, message)
+        };
+    }
+    status::failed(provider, seen, &Blocked::rejected(message))
 }
 
 fn ours(seen: &Observed) -> Vec<&Child> {

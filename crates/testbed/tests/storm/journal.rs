@@ -84,6 +84,7 @@ fn interrupted_campaign_continues_after_its_last_whole_line() -> Result<()> {
         run: run.to_owned(),
         kind: "409".to_owned(),
         faults: 1,
+        bends: 0,
         tried: Tried::default(),
         error: error.map(str::to_owned),
     };

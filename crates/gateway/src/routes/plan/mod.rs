@@ -62,6 +62,9 @@ pub fn plan(seen: &Observed) -> Plan {
 /// The status after the API server rejected an object that [`plan`] requested. Empty for other errors, after which a retry may
 /// succeed.
 pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
+    if seen.md.is_deleting() {
+        return Plan::default();
+    }
     let outcome = match error {
         apply::Error::NameTaken {
             kind, name, manager, ..
