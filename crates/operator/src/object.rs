@@ -156,6 +156,9 @@ pub fn wanted(
         Some(_) if same_request && !intact => Some(Note::new(EventReason::DriftDetected, drift)),
         Some(_) => None,
     };
+    if let Some(live) = live.filter(|_| !same_request) {
+        remove_service_account(&mut desired, live);
+    }
     Apply {
         resource,
         object: desired,
@@ -165,6 +168,17 @@ pub fn wanted(
         alone: false,
         unchanged: same_request && intact,
         note,
+    }
+}
+
+/// Removes the ServiceAccount of a live workload whose desired pods name none. To leave the name out is not enough: the API server
+/// has copied it to the deprecated field `serviceAccount`, which nobody owns, and copies it back from there
+/// (`Convert_v1_PodSpec_To_core_PodSpec` in pkg/apis/core/v1/conversion.go, Kubernetes 1.36).
+pub fn remove_service_account(desired: &mut DynamicObject, live: &DynamicObject) {
+    let has_one = live.data.pointer("/spec/template/spec/serviceAccount").is_some();
+    let pods = desired.data.pointer_mut("/spec/template/spec");
+    if let Some(pods) = pods.filter(|pods| has_one && pods["serviceAccountName"].is_null()) {
+        pods["serviceAccount"] = json!("");
     }
 }
 
@@ -275,6 +289,36 @@ mod tests {
         assert!(!is_same(&desired, &applied_by("toys", "Update"), "toys"));
         assert!(!is_same(&desired, &applied_by("kubectl", "Apply"), "toys"));
         assert!(!is_same(&desired, &owned_by("a"), "toys"));
+    }
+
+    #[test]
+    fn a_service_account_that_is_no_longer_named_is_removed_with_the_next_change() {
+        let deployment = |pods: &Value| {
+            let mut object = object(&json!({"name": "c", "uid": "1"}));
+            object.data = json!({ "spec": { "template": { "spec": pods } } });
+            object
+        };
+        let sent = |desired: &Value, live: &DynamicObject| {
+            let kind = Kind::new("apps", "v1", "Deployment", "deployments");
+            wanted(kind.resource(), deployment(desired), Some(live), "hash", "drift")
+        };
+        let account = |apply: &Apply| apply.object.data["spec"]["template"]["spec"]["serviceAccount"].clone();
+
+        let plain = json!({ "hostname": "h" });
+        let named = json!({ "hostname": "h", "serviceAccountName": "a" });
+        let with_both = json!({ "hostname": "h", "serviceAccountName": "a", "serviceAccount": "a" });
+        let removed = sent(&plain, &deployment(&with_both));
+        assert_eq!(account(&removed), "");
+        assert_eq!(account(&sent(&named, &deployment(&with_both))), Value::Null);
+        assert_eq!(account(&sent(&plain, &deployment(&plain))), Value::Null);
+
+        // The next plan has nothing to remove, also if a webhook names one afterwards.
+        for pods in [&plain, &with_both] {
+            let mut live = deployment(pods);
+            live.metadata.annotations = removed.object.metadata.annotations.clone();
+            let again = sent(&plain, &live);
+            assert!(again.unchanged && account(&again).is_null(), "{:?}", again.object);
+        }
     }
 
     #[test]

@@ -81,6 +81,31 @@ async fn what_the_server_fills_in_is_no_drift() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_service_account_that_is_no_longer_named_is_removed() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, true).await?;
+    let _core = bed.core().await?;
+    let _direct = bed.provider(Direct::default()).await?;
+    bed.admission_is_up().await?;
+    let mut named = cpu("named", 0);
+    named["spec"]["serviceAccountName"] = json!("reader");
+    bed.create(named).await?;
+    let has = async |account: Option<&str>| {
+        eventually(PATIENCE, async || {
+            let deployment = bed.upstream(DEPLOYMENT, "v1").get("named").await?;
+            let pods = &deployment.data["spec"]["template"]["spec"];
+            let found = [&pods["serviceAccountName"], &pods["serviceAccount"]].map(Value::as_str);
+            ensure!(found == [account; 2], "not {account:?}, but {found:?}");
+            Ok(())
+        })
+        .await
+    };
+    has(Some("reader")).await?;
+    bed.patch("named", json!({ "spec": { "serviceAccountName": null } }))
+        .await?;
+    has(None).await
+}
+
+#[tokio::test]
 async fn running_means_that_only_pods_of_the_latest_spec_serve() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, true).await?;
     let _core = bed.core().await?;

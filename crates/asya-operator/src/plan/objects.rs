@@ -92,7 +92,7 @@ fn stamped(seen: &Observed, key: &Key, metadata: ObjectMeta, body: Value) -> Dyn
     object
 }
 
-fn compared(seen: &Observed, key: &Key, object: DynamicObject, told: bool) -> Apply {
+fn compared(seen: &Observed, key: &Key, mut object: DynamicObject, told: bool) -> Apply {
     let live = seen.live(key);
     let asked_before = |live: &DynamicObject| {
         live.annotations().get(labels::APPLIED_HASH) == object.annotations().get(labels::APPLIED_HASH)
@@ -106,6 +106,9 @@ fn compared(seen: &Observed, key: &Key, object: DynamicObject, told: bool) -> Ap
         )),
         Some(_) => None,
     };
+    if let Some(live) = live.filter(|live| !asked_before(live)) {
+        object::remove_service_account(&mut object, live);
+    }
     Apply {
         resource: resource(seen, key),
         live: live.and_then(ResourceExt::uid),
