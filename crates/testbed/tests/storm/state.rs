@@ -60,8 +60,8 @@ pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
     of_kinds(client, namespace, OURS.iter().chain(&OTHERS)).await
 }
 
-/// Without what shows how a state was reached: rollouts, generations, that a user has changed a field, and the order in which
-/// conditions appeared.
+/// Without what shows how a state was reached: rollouts, generations, the last scaling, that a user has changed a field, and the
+/// order in which conditions appeared.
 pub(crate) fn however_reached(mut state: State) -> State {
     for object in state.values_mut() {
         if let Some(managers) = object.pointer_mut("/metadata/managers").and_then(Value::as_array_mut) {
@@ -70,8 +70,9 @@ pub(crate) fn however_reached(mut state: State) -> State {
         let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else {
             continue;
         };
-        status.remove(ROLLOUTS);
-        status.remove(GENERATION);
+        for history in [ROLLOUTS, GENERATION, "lastScaleTime", "lastScaleDirection"] {
+            status.remove(history);
+        }
         if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
             conditions
                 .iter_mut()
