@@ -169,6 +169,10 @@ impl<'a> World<'a> {
         } else {
             |state| state
         };
+        if self.tried.total() > 0 {
+            // The pods of its last changes may still come and go, which the status then reports.
+            self.is_at_rest().await;
+        }
         let state = if let Some(expected) = expected {
             eventually(PATIENCE, async || {
                 state::is_as(admin, namespace, expected, compared).await
