@@ -115,7 +115,7 @@ pub fn after_failure(provider: &dyn Provider, seen: &Observed, error: &apply::Er
     }
 }
 
-/// How a user corrects a refusal whose message does not say it.
+/// Remedy for a refusal whose message names none.
 fn hint(md: &ModelDeployment, error: &apply::Error, message: &str) -> String {
     if matches!(error, apply::Error::Apply { kind, .. } if kind == CLAIM.kind) {
         return ". Correct the volume in spec.model.storage.volumes, or rename it for a new claim".to_owned();
