@@ -60,9 +60,11 @@ pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
     of_kinds(client, namespace, OURS.iter().chain(&OTHERS)).await
 }
 
-/// Without what shows how a state was reached: rollouts, generations, the last scaling, that a user has changed a field, and the
-/// order in which conditions appeared.
+/// Without what shows how a state was reached: rollouts, generations, claims, the last scaling, that a user has changed a field,
+/// and the order in which conditions appeared.
 pub(crate) fn however_reached(mut state: State) -> State {
+    // The operators keep a claim with data that a spec no longer names.
+    state.retain(|id, _| !id.starts_with("PersistentVolumeClaim/"));
     for object in state.values_mut() {
         if let Some(managers) = object.pointer_mut("/metadata/managers").and_then(Value::as_array_mut) {
             managers.retain(|manager| !manager.as_str().is_some_and(|manager| manager.starts_with(BY_HAND)));
