@@ -120,7 +120,7 @@ impl Error {
         }
     }
 
-    /// Whether somebody has to act: the server has looked at the write and refused it, or has failed to carry it out for a minute.
+    /// Whether a retry cannot help: the server has looked at the write and refused it, or has failed to carry it out for a minute.
     pub fn is_refusal(&self) -> bool {
         let is_lasting = matches!(
             self,

@@ -3,8 +3,22 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodSpec};
 use kube::ResourceExt;
+use serde_json::Value;
 
 use crate::packed::Text;
+
+/// The condition `ReplicaFailure` of a Deployment that cannot create pods of its current template: a quota, a policy, a missing
+/// ServiceAccount. While pods of an earlier template wait for their replacement, the condition may be about these (`getReplicaFailures`
+/// in pkg/controller/deployment/deployment_controller.go, Kubernetes 1.36); that is not reported.
+pub fn replica_failure(deployment: &Value) -> Option<&Value> {
+    let (spec, status) = (&deployment["spec"], &deployment["status"]);
+    let created = status["updatedReplicas"].as_i64().unwrap_or_default();
+    if created >= spec["replicas"].as_i64().unwrap_or(1) {
+        return None;
+    }
+    let mut conditions = status["conditions"].as_array()?.iter();
+    conditions.find(|c| c["type"] == "ReplicaFailure" && c["status"] == "True")
+}
 
 /// A pod that is not ready, with the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -329,4 +343,28 @@ fn ended_well(status: &ContainerStatus) -> Option<Failure> {
 
 fn text(ended: &ContainerStateTerminated) -> String {
     ended.message.as_deref().unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_replica_failure_counts_until_the_pods_of_the_current_template_exist() {
+        let counts = |wanted: Option<i64>, updated: Option<i64>, status: &str| {
+            let deployment = json!({ "spec": { "replicas": wanted }, "status": { "updatedReplicas": updated, "conditions": [
+                { "type": "Progressing", "status": "True" },
+                { "type": "ReplicaFailure", "status": status, "message": "exceeded quota" },
+            ] } });
+            replica_failure(&deployment).is_some_and(|failure| failure["message"] == "exceeded quota")
+        };
+        assert!(counts(None, None, "True"));
+        assert!(counts(Some(3), Some(2), "True"));
+        assert!(!counts(Some(3), Some(3), "True"));
+        assert!(!counts(None, Some(1), "True"));
+        assert!(!counts(Some(3), Some(2), "False"));
+        assert!(replica_failure(&json!({})).is_none());
+    }
 }

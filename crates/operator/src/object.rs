@@ -172,7 +172,7 @@ pub fn wanted(
 }
 
 /// Removes the ServiceAccount of a live workload whose desired pods name none. To leave the name out is not enough: the API server
-/// has copied it to the deprecated field `serviceAccount`, which nobody owns, and copies it back from there
+/// has copied it to the deprecated field `serviceAccount`, which no field manager owns, and copies it back from there
 /// (`Convert_v1_PodSpec_To_core_PodSpec` in pkg/apis/core/v1/conversion.go, Kubernetes 1.36).
 pub fn remove_service_account(desired: &mut DynamicObject, live: &DynamicObject) {
     let has_one = live.data.pointer("/spec/template/spec/serviceAccount").is_some();

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use runway_api::Phase;
-use runway_operator::json;
+use runway_operator::{json, kubelet};
 use runway_provider::Reading;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub(crate) fn read(object: &Value, wanted: i32, spec: &Value) -> Reading {
     } else if counts.is_complete() {
         let message = if wanted == 0 { "Scaled to zero" } else { "" };
         (Phase::Running, "DeploymentReady".to_owned(), message.to_owned())
-    } else if let Some((reason, message)) = failure(status) {
+    } else if let Some((reason, message)) = failure(object) {
         (Phase::Failed, reason, format!("{}: {message}", counts.progress()))
     } else {
         (Phase::Deploying, "Deploying".to_owned(), counts.progress())
@@ -84,12 +84,10 @@ impl Counts {
 }
 
 /// Reason and message of the Deployment if pods cannot be created or a rollout is stuck.
-fn failure(status: &Value) -> Option<(String, String)> {
-    let conditions = || status["conditions"].as_array().into_iter().flatten();
-    let is = |c: &&Value, kind: &str, value: &str| c["type"] == kind && c["status"] == value;
-    let found = conditions()
-        .find(|c| is(c, "ReplicaFailure", "True"))
-        .or_else(|| conditions().find(|c| is(c, "Progressing", "False")))?;
+fn failure(deployment: &Value) -> Option<(String, String)> {
+    let mut conditions = deployment["status"]["conditions"].as_array().into_iter().flatten();
+    let is_stuck = |c: &&Value| c["type"] == "Progressing" && c["status"] == "False";
+    let found = kubelet::replica_failure(deployment).or_else(|| conditions.find(is_stuck))?;
     let reason = found["reason"].as_str().filter(|reason| !reason.is_empty())?;
     let message = found["message"].as_str().filter(|message| !message.is_empty())?;
     Some((reason.to_owned(), message.to_owned()))

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use runway_api::async_actor::ActorState;
 use runway_api::condition::Draft as Condition;
 use runway_operator::kubelet::{self, Failure, Stage};
+use serde_json::Value;
 
 use super::part::Part;
 use crate::object::Key;
@@ -69,24 +70,24 @@ pub(super) fn of_workload(seen: &Observed, request: &Request, key: &Key) -> Heal
         return Health::default();
     };
     let conditions = live.data["status"]["conditions"].as_array();
-    let said = |type_: &str, status: &str| {
-        let mut conditions = conditions.into_iter().flatten();
-        let found = conditions.find(|c| c["type"] == type_ && c["status"] == status)?;
-        let part = |key: &str| found[key].as_str().unwrap_or_default();
-        Some(Trouble {
+    let trouble = |condition: &Value| {
+        let part = |key: &str| condition[key].as_str().unwrap_or_default();
+        Trouble {
             word: ActorState::WorkloadError,
             message: format!("{} ({})", part("message"), part("reason")),
-        })
+        }
     };
-    if let Some(trouble) = said("ReplicaFailure", "True") {
+    if let Some(failure) = kubelet::replica_failure(&live.data) {
         return Health {
-            trouble: Some(trouble),
+            trouble: Some(trouble(failure)),
             ..Health::default()
         };
     }
     let health = judge(seen, request, true);
+    let is_stuck = |c: &&Value| c["type"] == "Progressing" && c["status"] == "False";
+    let stuck = || conditions.into_iter().flatten().find(is_stuck).map(trouble);
     Health {
-        trouble: health.trouble.or_else(|| said("Progressing", "False")),
+        trouble: health.trouble.or_else(stuck),
         ..health
     }
 }

@@ -2,6 +2,7 @@
 
 use kube::core::DynamicObject;
 use runway_api::DistributionReason;
+use runway_operator::kubelet;
 use serde_json::{Value, json};
 
 use super::story::Trouble;
@@ -53,7 +54,8 @@ fn deployment_trouble(deployment: &Value) -> Option<Trouble> {
                 )
             })
     };
-    if let Some((_, message)) = find("ReplicaFailure", "True") {
+    if let Some(failure) = kubelet::replica_failure(deployment) {
+        let message = failure["message"].as_str().unwrap_or_default();
         return Some(Trouble::new(
             DistributionReason::PodsRefused,
             format!("Pods cannot be created: {message}"),
