@@ -120,7 +120,7 @@ impl Error {
         }
     }
 
-    /// Whether a retry cannot help: the server has looked at the write and refused it, or has failed to carry it out for a minute.
+    /// Whether the status reports it: the server rejected the write, or has failed to carry it out for a minute.
     pub fn is_refusal(&self) -> bool {
         let is_lasting = matches!(
             self,

@@ -9,7 +9,7 @@ use crate::echo::Key;
 
 /// After this time a failure is reported like a refusal. Most restarts of a webhook take less.
 const LASTING: Duration = Duration::from_mins(1);
-/// A write that was not tried again for so long is no longer wanted: the longest back-off is 5 minutes.
+/// Failures that were not followed by a retry for this time are forgotten. The longest back-off is 5 minutes.
 const FORGOTTEN: Duration = Duration::from_mins(15);
 
 /// Writes that have failed, by object, until they succeed.
