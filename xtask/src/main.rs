@@ -105,7 +105,7 @@ async fn run() -> Result<()> {
         Command::Images(args) => images::run(&args),
         Command::Book => book::run(),
         Command::Release(args) => release::run(&args),
-        Command::Bench(args) => bench::run(args).await,
+        Command::Bench(args) => Box::pin(bench::run(args)).await,
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Storm(args) => storm::run(&args).await,
         Command::Tidy => tidy::run(),

@@ -4,17 +4,16 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use kube::Api;
 use kube::runtime::controller::Controller;
+use kube::runtime::reflector;
 use kube::runtime::reflector::Store;
-use kube::runtime::{reflector, watcher};
 use runway_api::{AsyncActor, labels};
 use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits, Wake, unpacked};
 use runway_operator::events::Events;
 use runway_operator::packed::Packed;
 use runway_operator::process::Process;
-use runway_operator::watch::{key, mapped, ready_when_listed, reflect, subject, watched};
+use runway_operator::watch::{key, ready_when_listed, reflect, subject};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
@@ -56,9 +55,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
     );
 
     let (store, writer) = reflector::store();
-    let actors = watched::<Packed<AsyncActor>>(Api::all(client), watcher::Config::default());
-    let actors = actors.filter_map(|event| ready(mapped(event, |packed| Some(packed.delivered()))));
-    let actors = reflect(actors, writer);
+    let actors = reflect(executor.watch(), writer);
     tasks.spawn(follow(configuration.clone(), queues.clone(), wake, store.clone()));
     let context = Arc::new(Context {
         caches,

@@ -4,16 +4,14 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use kube::Api;
 use kube::runtime::controller::Controller;
-use kube::runtime::{reflector, watcher};
-use runway_api::{ModelDeployment, labels};
+use kube::runtime::reflector;
+use runway_api::labels;
 use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
-use runway_operator::packed::Packed;
 use runway_operator::process::Process;
-use runway_operator::watch::{mapped, ready_when_listed, reflect, subject, watched};
+use runway_operator::watch::{ready_when_listed, reflect, subject};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -47,9 +45,7 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
     let (store, writer) = reflector::store();
-    let deployments = watched::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default());
-    let deployments = deployments.filter_map(|event| ready(mapped(event, |packed| Some(packed.delivered()))));
-    let deployments = reflect(deployments, writer);
+    let deployments = reflect(executor.watch(), writer);
     let deployments = ready_when_listed(deployments, deployments_listed)
         .filter_map(|event| ready(subject(event).map(|(md, _)| Ok(md))));
     process

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::controller::Controller;
-use kube::runtime::{reflector, watcher};
+use kube::runtime::reflector;
 use kube::{Api, Client, ResourceExt};
-use runway_api::LlamaStackDistribution;
 use runway_api::labels::llama_stack as labels;
 use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
-use runway_operator::packed::Packed;
 use runway_operator::process::Process;
-use runway_operator::watch::{mapped, ready_when_listed, reflect, subject, watched};
+use runway_operator::watch::{ready_when_listed, reflect, subject};
 use tokio::task::JoinSet;
 
 use crate::caches::Caches;
@@ -162,9 +160,7 @@ pub async fn run(process: Process, settings: Settings) {
         () = caches.start(&mut tasks) => objects_listed.done(),
         () = process.shutdown.cancelled() => return process.leadership.step_down().await,
     }
-    let llsds = watched::<Packed<LlamaStackDistribution>>(Api::all(client), watcher::Config::default());
-    let llsds = llsds.filter_map(|event| ready(mapped(event, |packed| Some(packed.delivered()))));
-    let llsds = reflect(llsds, writer);
+    let llsds = reflect(executor.watch(), writer);
     let forgetful = caches.clone();
     let llsds = ready_when_listed(llsds, llsds_listed).filter_map(move |event| {
         let told = subject(event).map(|(llsd, gone)| {

@@ -1,12 +1,15 @@
 //! The one place that writes.
 
 use std::fmt::Debug;
+use std::future::ready;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures::{Stream, StreamExt};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::response::StatusCause;
 use kube::core::{ApiResource, DynamicObject, Status};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::Namespace;
 use runway_api::name::{Invalid, Segment};
@@ -18,8 +21,10 @@ use crate::echo::{self, Deletions, Echo, Key};
 use crate::events::Events;
 use crate::failing::Failing;
 use crate::object;
+use crate::packed::Packed;
 use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
 use crate::trace::{Recording, Traces};
+use crate::watch::{mapped, noticing, watched};
 
 /// Start of the server's message if an applied object does not match its schema, such as an unknown field, or cannot be read as
 /// its kind, such as an invalid quantity. The code is then 500.
@@ -215,7 +220,7 @@ pub struct Executor<K> {
     finalizer: &'static str,
     events: Events,
     /// The controller's own writes of `K`.
-    pub own: Echo<K>,
+    pub own: Arc<Echo<K>>,
     /// The controller's own writes of other kinds.
     pub children: Arc<Echo<DynamicObject>>,
     deletions: Deletions,
@@ -238,7 +243,7 @@ where
             manager: manager.into(),
             finalizer,
             events,
-            own: Echo::default(),
+            own: Arc::default(),
             children: Arc::default(),
             deletions: Deletions::default(),
             failing: Failing::default(),
@@ -251,6 +256,16 @@ where
     pub fn traced(mut self, traces: Traces) -> Self {
         self.traces = traces;
         self
+    }
+
+    /// Watches all objects of `K`, for a reflector's store. A list replaces the answers to earlier writes of them.
+    pub fn watch(&self) -> impl Stream<Item = Event<Packed<K>>> + Send + use<K>
+    where
+        K: Send + Sync + 'static,
+    {
+        let objects = watched(Api::all(self.client.clone()), watcher::Config::default());
+        let objects = noticing(objects, self.own.clone(), K::kind(&()).into_owned(), |_| {});
+        objects.filter_map(|event| ready(mapped(event, |packed: Packed<K>| Some(packed.delivered()))))
     }
 
     /// The newer of what a watch delivered of the owner and our own last write to it.
@@ -491,6 +506,16 @@ where
             self.events.say(owner.object_ref(&()), note.clone());
         }
         Ok(())
+    }
+
+    /// Time after which deletions of a plan are sent again if the watch has not shown them by then, such as after a restore of etcd
+    /// from a backup.
+    pub(crate) fn unseen(&self, plan: &Plan) -> Option<Duration> {
+        let is_any = plan
+            .delete
+            .iter()
+            .any(|delete| self.deletions.is_under_way(&delete.uid));
+        is_any.then_some(echo::LIFE)
     }
 
     async fn delete(&self, delete: &Delete) -> Result<(), Error> {

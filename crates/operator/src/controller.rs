@@ -186,7 +186,11 @@ where
         + Serialize,
 {
     match executor.execute(owner, plan).await {
-        Ok(()) => Ok(plan.look_again.map_or_else(Action::await_change, Action::requeue)),
+        Ok(()) => {
+            let times = [plan.look_again, executor.unseen(plan)];
+            let next = times.into_iter().flatten().min();
+            Ok(next.map_or_else(Action::await_change, Action::requeue))
+        }
         Err(error) => {
             // A guarded status refers to the object as the plan's own writes left it.
             let owner = executor.newest(Arc::new(owner.clone()));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kube::{Resource, ResourceExt};
 
 /// Time for which an answer of the server counts if the watch does not show the object.
-const LIFE: Duration = Duration::from_secs(10);
+pub(crate) const LIFE: Duration = Duration::from_secs(10);
 
 /// Answers of the server to our writes, by the kind, namespace and name of the object.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use crate::admin::Pending;
 use crate::breaker::Open;
 use crate::crd::Crd;
-use crate::echo::Echo;
+use crate::echo::{Echo, revision};
 
 /// First wait after a failure of a watch; it doubles with every further one.
 const FIRST_WAIT: Duration = Duration::from_millis(800);
@@ -97,7 +97,25 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let resource = api.resource_url().to_owned();
-    resumed(watch(api, config)).filter_map(move |event| ready(event.inspect_err(|error| warn(&resource, error)).ok()))
+    let events = resumed(relisted(api, config));
+    events.filter_map(move |event| ready(event.inspect_err(|error| warn(&resource, error)).ok()))
+}
+
+/// Watches `api`, and lists everything again after each failure. A watch that continued from the last version instead would deliver
+/// nothing for a long time if etcd was restored from a backup meanwhile: that version is in the future then.
+fn relisted<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let begin = move || watch(api.clone(), config.clone()).boxed();
+    stream::unfold(begin(), move |mut events| {
+        let begin = begin.clone();
+        async move {
+            let event = events.next().await?;
+            let events = if event.is_err() { begin() } else { events };
+            Some((event, events))
+        }
+    })
 }
 
 /// Delays a watch after an error, twice as long after each further one. Only the first wait follows, however many errors came before,
@@ -179,11 +197,12 @@ where
 }
 
 /// Passes the events on, and calls `missed` with each object that we wrote before a list began and that the list lacks: it was
-/// deleted before the watch showed it, so no event reports the deletion.
+/// deleted before the watch showed it, so no event reports the deletion. A version that is later than the listed one is forgotten:
+/// etcd was restored from a backup.
 pub fn noticing<K, W>(
     events: impl Stream<Item = Event<K>> + Send,
     written: Arc<Echo<W>>,
-    kind: &'static str,
+    kind: impl AsRef<str> + Send,
     missed: impl Fn(&W) + Send,
 ) -> impl Stream<Item = Event<K>> + Send
 where
@@ -193,15 +212,18 @@ where
     let mut unseen = HashMap::new();
     events.inspect(move |event| match event {
         Event::Init => {
-            let answers = written.all(kind).into_iter();
+            let answers = written.all(kind.as_ref()).into_iter();
             unseen = answers.map(|answer| (key(answer.as_ref()), answer)).collect();
         }
         Event::InitApply(object) if !unseen.is_empty() => {
-            unseen.remove(&key(object));
+            let answer = unseen.remove(&key(object));
+            if let Some(later) = answer.filter(|answer| revision(answer.as_ref()) > revision(object)) {
+                written.forget(kind.as_ref(), &later);
+            }
         }
         Event::InitDone => {
             for (_, answer) in unseen.drain() {
-                written.forget(kind, &answer);
+                written.forget(kind.as_ref(), &answer);
                 missed(&answer);
             }
         }
@@ -222,7 +244,7 @@ where
 {
     let only_this = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let resource = api.resource_url().to_owned();
-    resumed(watch(api, only_this))
+    resumed(relisted(api, only_this))
         .scan(None, move |last, event| {
             // An Init is followed by what there is: only then is it known.
             let mut known = !matches!(event, Ok(Event::Init | Event::InitApply(_)));
@@ -363,16 +385,18 @@ mod tests {
         };
         written.wrote("Pod", pod("gone", "1"));
         written.wrote("Pod", pod("there", "2"));
+        written.wrote("Pod", pod("restored", "5"));
         written.wrote("Other", pod("of-another-kind", "3"));
         pass(Event::Init).await;
         // Its list may have been made before it.
         written.wrote("Pod", pod("later", "4"));
         pass(Event::InitApply(pod("there", "2"))).await;
+        pass(Event::InitApply(pod("restored", "1"))).await;
         pass(Event::InitDone).await;
         assert_eq!(missed.try_recv().unwrap(), "gone");
         assert!(missed.try_recv().is_err(), "the others are not missed");
         let newest = |kind: &str, name: &str| written.newest(kind, "", name, None).is_some();
-        assert!(!newest("Pod", "gone"));
+        assert!(!newest("Pod", "gone") && !newest("Pod", "restored"));
         assert!(newest("Pod", "there") && newest("Pod", "later") && newest("Other", "of-another-kind"));
     }
 

@@ -5,17 +5,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt, stream};
-use kube::Api;
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector;
-use kube::runtime::watcher;
 use runway_api::{ModelDeployment, labels};
 use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits, unpacked};
 use runway_operator::events::Events;
 use runway_operator::packed::Packed;
 use runway_operator::process::{self, ControllerArgs, Process};
-use runway_operator::watch::{key, mapped, ready_when_listed, reflect, subject, watched};
+use runway_operator::watch::{key, mapped, ready_when_listed, reflect, subject};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -78,8 +76,7 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
 
     let (store, writer) = reflector::store();
     let of = provider.clone();
-    let deployments = watched::<Packed<ModelDeployment>>(Api::all(client), watcher::Config::default());
-    let deployments = deployments.filter_map(move |event| {
+    let deployments = executor.watch().filter_map(move |event| {
         let keep = |packed: Packed<ModelDeployment>| {
             let least = plan::least(of.as_ref(), packed.unpack().ok()?);
             Some(Packed::from(least).delivered())

@@ -75,6 +75,7 @@ pub struct ControlPlane {
     // In the order in which they must end.
     others: Vec<(Component, Process)>,
     controller_manager: Option<Process>,
+    controller_manager_component: Component,
     apiserver: Option<Process>,
     etcd: Option<Process>,
     etcd_component: Component,
@@ -150,13 +151,14 @@ impl ControlPlane {
             crds::install_crd(&client, crd).await?;
         }
 
-        let mut component = controller_manager(&cluster, &binaries, &authority)?;
+        let mut controller_manager_component = controller_manager(&cluster, &binaries, &authority)?;
         if options.nodes_are_objects {
-            component.args.push(CONTROLLERS_WITHOUT_KUBELETS.to_owned());
+            let args = &mut controller_manager_component.args;
+            args.push(CONTROLLERS_WITHOUT_KUBELETS.to_owned());
         }
-        let mut controller_manager = component.spawn()?;
+        let mut controller_manager = controller_manager_component.spawn()?;
         let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
-        wait(&mut controller_manager, &component, async || {
+        wait(&mut controller_manager, &controller_manager_component, async || {
             accounts.get("default").await.is_ok()
         })
         .await?;
@@ -167,6 +169,7 @@ impl ControlPlane {
         let mut control_plane = Self {
             others: Vec::new(),
             controller_manager: Some(controller_manager),
+            controller_manager_component,
             apiserver: Some(apiserver),
             etcd: Some(etcd),
             etcd_component,
@@ -266,6 +269,61 @@ impl ControlPlane {
     pub async fn start_etcd(&mut self) -> Result<()> {
         self.etcd = Some(self.start_again(&self.etcd_component).await?);
         Ok(())
+    }
+
+    /// Copies etcd's data, while it does not run, into `folder`, which must not exist.
+    pub async fn back_up(&mut self, folder: &Path) -> Result<()> {
+        self.kill_etcd().await?;
+        copy(&self.folder.data, folder)?;
+        self.start_etcd().await
+    }
+
+    /// Replaces etcd's data by a copy of [`Self::back_up`], and starts the control plane again. As after a restore of a snapshot
+    /// without `--bump-revision`, new resource versions are below those that clients have seen.
+    pub async fn restore(&mut self, folder: &Path) -> Result<()> {
+        if let Some(controller_manager) = self.controller_manager.take() {
+            controller_manager.stop(STOP_PATIENCE).await;
+        }
+        self.stop_apiserver().await;
+        self.kill_etcd().await?;
+        fs::remove_dir_all(&self.folder.data)?;
+        copy(folder, &self.folder.data)?;
+        self.etcd = Some(self.etcd_component.spawn()?);
+        self.start_apiserver().await?;
+        self.controller_manager = Some(self.start_again(&self.controller_manager_component).await?);
+        Ok(())
+    }
+
+    /// Starts another API server on the same data, which reaches etcd at `etcd`. Returns the control plane as its clients see it.
+    pub async fn start_second_apiserver(&mut self, etcd: SocketAddr) -> Result<Cluster> {
+        let port = free_port()?;
+        let own = [
+            ("--etcd-servers=", format!("http://{etcd}")),
+            ("--secure-port=", port.to_string()),
+            ("--audit-log-path=", "/dev/null".to_owned()),
+        ];
+        let shared = self.apiserver_component.args.iter();
+        let mut args: Vec<String> = shared
+            .filter(|arg| !own.iter().any(|(flag, _)| arg.starts_with(flag)))
+            .cloned()
+            .collect();
+        args.extend(own.iter().map(|(flag, value)| format!("{flag}{value}")));
+        let component = Component {
+            name: "second-kube-apiserver".to_owned(),
+            program: self.apiserver_component.program.clone(),
+            args,
+            dir: self.dir.clone(),
+            scratch: None,
+        };
+        let second = Cluster {
+            server: format!("https://{}:{port}", Ipv4Addr::LOCALHOST),
+            ..self.cluster.clone()
+        };
+        let mut process = component.spawn()?;
+        let client = second.test_bed_client().await?;
+        wait(&mut process, &component, async || is_ready(&client).await).await?;
+        self.others.push((component, process));
+        Ok(second)
     }
 
     /// Starts a component, and waits until the API server is ready.
@@ -523,6 +581,11 @@ fn memory_folder() -> Option<TempDir> {
         .prefix("runway-testbed-etcd-")
         .tempdir_in(MEMORY)
         .ok()
+}
+
+/// Copies a folder to a path that does not exist.
+fn copy(folder: &Path, to: &Path) -> Result<()> {
+    process::output(Command::new("cp").arg("-a").args([folder, to])).map(drop)
 }
 
 fn etcd(cluster: &Cluster, binaries: &Binaries, port: u16, data: &Path) -> Component {

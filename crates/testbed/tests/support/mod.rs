@@ -196,6 +196,12 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         self.core_on(self.webhook_port, led_by(leadership), true).await
     }
 
+    /// The core controller, whose requests go through another client.
+    pub async fn core_through(&self, through: impl FnOnce(Client) -> Client) -> Result<Running> {
+        let process = |client, shutdown| alone(through(client), shutdown);
+        self.core_on(self.webhook_port, process, true).await
+    }
+
     /// The core controller, which reports where its time goes.
     pub async fn core_traced(&self, traces: Traces) -> Result<Running> {
         self.core_on(self.webhook_port, traced(traces), true).await
@@ -320,6 +326,16 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     /// Any provider.
     pub async fn provider(&self, provider: impl Provider) -> Result<Running> {
         self.provider_as(provider, alone).await
+    }
+
+    /// Any provider, whose requests go through another client.
+    pub async fn provider_through(
+        &self,
+        provider: impl Provider,
+        through: impl FnOnce(Client) -> Client,
+    ) -> Result<Running> {
+        self.provider_as(provider, |client, shutdown| alone(through(client), shutdown))
+            .await
     }
 
     /// Any provider as a replica that leads on request.
