@@ -1,9 +1,8 @@
 //! Kinds of autoscalers, and the state that KEDA reports (KEDA v2.21.0, `apis/keda/v1alpha1/condition_types.go`).
 
 use kube::core::DynamicObject;
-use serde_json::Value;
 
-use crate::object::Kind;
+use crate::object::{Kind, condition};
 
 /// HorizontalPodAutoscaler.
 pub const HORIZONTAL_POD_AUTOSCALER: Kind = Kind::new(
@@ -31,22 +30,14 @@ pub enum Reading {
 impl Reading {
     /// State of a ScaledObject, by its conditions.
     pub fn of(object: &DynamicObject) -> Self {
-        if condition(object, "Paused").is_some_and(|c| c["status"] == "True") {
+        let status = &object.data["status"];
+        if condition(status, "Paused").is_some_and(|c| c.is_true()) {
             return Self::Paused;
         }
-        match condition(object, "Ready") {
-            Some(ready) if ready["status"] == "True" => Self::Ready,
-            Some(ready) if ready["status"] == "False" => {
-                let said = |key: &str| ready[key].as_str().unwrap_or_default();
-                Self::Refused(format!("{} ({})", said("message"), said("reason")))
-            }
+        match condition(status, "Ready") {
+            Some(ready) if ready.is_true() => Self::Ready,
+            Some(ready) if ready.is_false() => Self::Refused(format!("{} ({})", ready.message, ready.reason)),
             _ => Self::Silent,
         }
     }
-}
-
-/// The condition of this type in the status of an object.
-pub fn condition<'a>(object: &'a DynamicObject, type_: &str) -> Option<&'a Value> {
-    let conditions = object.data["status"]["conditions"].as_array()?;
-    conditions.iter().find(|c| c["type"] == type_)
 }

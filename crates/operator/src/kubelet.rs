@@ -5,19 +5,19 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Conta
 use kube::ResourceExt;
 use serde_json::Value;
 
+use crate::object::{self, Condition};
 use crate::packed::Text;
 
 /// The condition `ReplicaFailure` of a Deployment that cannot create pods of its current template: a quota, a policy, a missing
 /// ServiceAccount. While pods of an earlier template wait for their replacement, the condition may be about these (`getReplicaFailures`
 /// in pkg/controller/deployment/deployment_controller.go, Kubernetes 1.36); that is not reported.
-pub fn replica_failure(deployment: &Value) -> Option<&Value> {
+pub fn replica_failure(deployment: &Value) -> Option<Condition<'_>> {
     let (spec, status) = (&deployment["spec"], &deployment["status"]);
     let created = status["updatedReplicas"].as_i64().unwrap_or_default();
     if created >= spec["replicas"].as_i64().unwrap_or(1) {
         return None;
     }
-    let mut conditions = status["conditions"].as_array()?.iter();
-    conditions.find(|c| c["type"] == "ReplicaFailure" && c["status"] == "True")
+    object::condition(status, "ReplicaFailure").filter(Condition::is_true)
 }
 
 /// A pod that is not ready, with the cause.
@@ -358,7 +358,7 @@ mod tests {
                 { "type": "Progressing", "status": "True" },
                 { "type": "ReplicaFailure", "status": status, "message": "exceeded quota" },
             ] } });
-            replica_failure(&deployment).is_some_and(|failure| failure["message"] == "exceeded quota")
+            replica_failure(&deployment).is_some_and(|failure| failure.message == "exceeded quota")
         };
         assert!(counts(None, None, "True"));
         assert!(counts(Some(3), Some(2), "True"));

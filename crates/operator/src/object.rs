@@ -16,6 +16,73 @@ use crate::plan::{Apply, Delete, Note};
 /// Time after which a controller stops waiting for deleted objects to disappear (design 4.7).
 pub const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
+/// A condition in the status of an object that another controller reconciles. Text that is absent is empty.
+///
+/// ```
+/// use runway_operator::object::{condition, conditions};
+///
+/// let status = serde_json::json!({ "conditions": [{ "type": "Ready", "status": "False", "reason": "Pulling" }] });
+/// assert_eq!(conditions(&status).count(), 1);
+/// assert!(condition(&status, "Ready").is_some_and(|c| c.is_false() && c.reason == "Pulling"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition<'a> {
+    /// Type, such as `Ready`.
+    pub kind: &'a str,
+    /// `True`, `False` or `Unknown`.
+    pub status: &'a str,
+    /// Reason in `CamelCase`.
+    pub reason: &'a str,
+    /// Message for people.
+    pub message: &'a str,
+    /// Time of the last transition.
+    pub since: Option<Timestamp>,
+    /// Generation of the object that was observed.
+    pub generation: Option<i64>,
+}
+
+impl<'a> Condition<'a> {
+    /// The message, or the reason if there is none.
+    pub fn message_or_reason(&self) -> &'a str {
+        if self.message.is_empty() {
+            self.reason
+        } else {
+            self.message
+        }
+    }
+
+    /// Whether the status is `True`.
+    pub fn is_true(&self) -> bool {
+        self.status == "True"
+    }
+
+    /// Whether the status is `False`.
+    pub fn is_false(&self) -> bool {
+        self.status == "False"
+    }
+}
+
+/// The conditions of a status, or of another part of it that has `conditions`.
+pub fn conditions(status: &Value) -> impl Iterator<Item = Condition<'_>> {
+    let all = status["conditions"].as_array().into_iter().flatten();
+    all.map(|condition| {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default();
+        Condition {
+            kind: text("type"),
+            status: text("status"),
+            reason: text("reason"),
+            message: text("message"),
+            since: text("lastTransitionTime").parse().ok(),
+            generation: condition["observedGeneration"].as_i64(),
+        }
+    })
+}
+
+/// The condition of this type.
+pub fn condition<'a>(status: &'a Value, type_: &str) -> Option<Condition<'a>> {
+    conditions(status).find(|condition| condition.kind == type_)
+}
+
 /// A kind of object, with the version in which it is written unless the cluster serves another one.
 ///
 /// ```

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use runway_api::Phase;
+use runway_operator::object::{self, Condition};
 use runway_operator::{json, kubelet};
 use runway_provider::Reading;
 use serde_json::Value;
@@ -85,12 +86,10 @@ impl Counts {
 
 /// Reason and message of the Deployment if pods cannot be created or a rollout is stuck.
 fn failure(deployment: &Value) -> Option<(String, String)> {
-    let mut conditions = deployment["status"]["conditions"].as_array().into_iter().flatten();
-    let is_stuck = |c: &&Value| c["type"] == "Progressing" && c["status"] == "False";
-    let found = kubelet::replica_failure(deployment).or_else(|| conditions.find(is_stuck))?;
-    let reason = found["reason"].as_str().filter(|reason| !reason.is_empty())?;
-    let message = found["message"].as_str().filter(|message| !message.is_empty())?;
-    Some((reason.to_owned(), message.to_owned()))
+    let stuck = || object::condition(&deployment["status"], "Progressing").filter(Condition::is_false);
+    let found = kubelet::replica_failure(deployment).or_else(stuck)?;
+    let is_complete = !found.reason.is_empty() && !found.message.is_empty();
+    is_complete.then(|| (found.reason.to_owned(), found.message.to_owned()))
 }
 
 fn last_change(status: &Value) -> Option<Timestamp> {

@@ -6,6 +6,7 @@
 
 use jiff::Timestamp;
 use runway_api::Phase;
+use runway_operator::object::{Condition, condition, conditions};
 use runway_provider::Reading;
 use serde_json::Value;
 
@@ -15,7 +16,8 @@ pub(crate) fn read(object: &Value, workers: &[&str], desired: i32) -> Reading {
     if status.is_null() {
         return Reading::silent();
     }
-    let ready_condition = Condition::ready(status);
+    // Its reason and message say why the deployment does not serve.
+    let ready_condition = condition(status, "Ready");
     let state = status["state"].as_str().unwrap_or_default();
     let phase = match state {
         _ if is_outdated(object) => Phase::Deploying,
@@ -25,7 +27,7 @@ pub(crate) fn read(object: &Value, workers: &[&str], desired: i32) -> Reading {
     };
     let counted = Counts::of(status, workers);
     let counts = counted.unwrap_or_else(|| Counts::all(if phase == Phase::Running { desired } else { 0 }));
-    let unmet = ready_condition.filter(|c| c.status != "True");
+    let unmet = ready_condition.filter(|c| !c.is_true());
     Reading {
         phase,
         reason: reason(phase, unmet),
@@ -99,34 +101,8 @@ impl Counts {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Condition<'a> {
-    status: &'a str,
-    reason: &'a str,
-    message: &'a str,
-}
-
-impl<'a> Condition<'a> {
-    /// The condition with the reason why a deployment does not serve.
-    fn ready(status: &'a Value) -> Option<Self> {
-        let condition = conditions(status).find(|c| c["type"] == "Ready")?;
-        let text = |field: &str| condition[field].as_str().unwrap_or_default();
-        Some(Self {
-            status: text("status"),
-            reason: text("reason"),
-            message: text("message"),
-        })
-    }
-}
-
-fn conditions(status: &Value) -> impl Iterator<Item = &Value> {
-    status["conditions"].as_array().into_iter().flatten()
-}
-
 fn newest(status: &Value) -> Option<Timestamp> {
-    conditions(status)
-        .filter_map(|c| c["lastTransitionTime"].as_str()?.parse().ok())
-        .max()
+    conditions(status).filter_map(|c| c.since).max()
 }
 
 /// Dynamo's reasons contain underscores.

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use runway_api::Phase;
+use runway_operator::object::{Condition, conditions};
 use runway_provider::Reading;
 use serde_json::Value;
 
@@ -159,7 +160,7 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
                 if phase == Phase::Failed && !c.message.is_empty() {
                     c.message.to_owned()
                 } else {
-                    c.text()
+                    format!("{}: {}", c.kind, c.message_or_reason())
                 }
             })
             .unwrap_or_default(),
@@ -177,34 +178,11 @@ fn camel_case(reason: &str) -> Option<String> {
         .map(|first| first.to_uppercase().chain(letters).collect())
 }
 
-#[derive(Clone, Copy)]
-struct Condition<'a> {
-    kind: &'a str,
-    status: &'a str,
-    reason: &'a str,
-    message: &'a str,
-    since: Option<Timestamp>,
-}
-
-impl Condition<'_> {
-    fn text(&self) -> String {
-        if self.message.is_empty() {
-            format!("{}: {}", self.kind, self.reason)
-        } else {
-            format!("{}: {}", self.kind, self.message)
-        }
-    }
-}
-
 struct Conditions<'a>(Vec<Condition<'a>>);
 
 impl<'a> Conditions<'a> {
     fn of(object: &'a Value) -> Self {
-        let list = object["status"]["conditions"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        Self(list.iter().map(condition).collect())
+        Self(conditions(&object["status"]).collect())
     }
 
     fn get(&self, kind: &str) -> Option<Condition<'a>> {
@@ -212,11 +190,11 @@ impl<'a> Conditions<'a> {
     }
 
     fn is_true(&self, kind: &str) -> bool {
-        self.get(kind).is_some_and(|c| c.status == "True")
+        self.get(kind).is_some_and(|c| c.is_true())
     }
 
     fn unmet(&self, kind: &str) -> Option<Condition<'a>> {
-        self.get(kind).filter(|c| c.status == "False")
+        self.get(kind).filter(Condition::is_false)
     }
 
     fn first_unmet(&self, kinds: &[&str]) -> Option<Condition<'a>> {
@@ -232,22 +210,11 @@ impl<'a> Conditions<'a> {
         let error = self
             .0
             .iter()
-            .find(|c| c.status == "True" && (c.kind.contains("Error") || c.kind.contains("Failed")));
+            .find(|c| c.is_true() && (c.kind.contains("Error") || c.kind.contains("Failed")));
         ended.or(failed_set).or_else(|| error.copied())
     }
 
     fn newest(&self) -> Option<Timestamp> {
         self.0.iter().filter_map(|c| c.since).max()
-    }
-}
-
-fn condition(value: &Value) -> Condition<'_> {
-    let text = |field: &str| value[field].as_str().unwrap_or_default();
-    Condition {
-        kind: text("type"),
-        status: text("status"),
-        reason: text("reason"),
-        message: text("message"),
-        since: text("lastTransitionTime").parse().ok(),
     }
 }

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use runway_api::Phase;
 use runway_api::condition::shorten;
 use runway_operator::json;
+use runway_operator::object::{Condition, condition, conditions};
 use runway_provider::Reading;
 use serde_json::Value;
 
@@ -70,12 +71,12 @@ impl<'a> Service<'a> {
 
     fn given_up(&self) -> Option<State> {
         let ready = self.condition("Ready").filter(|c| TERMINAL.contains(&c.reason))?;
-        Some(state(Phase::Failed, ready.reason, ready.text()))
+        Some(state(Phase::Failed, ready.reason, text(ready)))
     }
 
     fn suspended(&self) -> State {
         let asked = self.object["spec"]["suspend"] == true;
-        if asked && self.condition("Suspended").is_some_and(Condition::is_true) {
+        if asked && self.condition("Suspended").is_some_and(|c| c.is_true()) {
             state(
                 Phase::Running,
                 "Suspended",
@@ -162,7 +163,7 @@ impl<'a> Service<'a> {
             return state(Phase::Deploying, app.reason(), app.text());
         }
         match (self.condition("Ready"), self.status["serviceStatus"].as_str()) {
-            (Some(ready), _) if !ready.is_true() => state(Phase::Deploying, ready.reason, ready.text()),
+            (Some(ready), _) if !ready.is_true() => state(Phase::Deploying, ready.reason, text(ready)),
             (None, Some(word)) if !word.is_empty() => state(Phase::Deploying, word, format!("serviceStatus: {word}")),
             _ => state(Phase::Deploying, "Deploying", ""),
         }
@@ -178,7 +179,7 @@ impl<'a> Service<'a> {
 
     /// Whether a second cluster is starting.
     fn upgrades(&self) -> bool {
-        self.condition("UpgradeInProgress").is_some_and(Condition::is_true)
+        self.condition("UpgradeInProgress").is_some_and(|c| c.is_true())
             || self.status["pendingServiceStatus"]["rayClusterName"]
                 .as_str()
                 .is_some_and(|name| !name.is_empty())
@@ -211,61 +212,20 @@ impl<'a> Service<'a> {
             .clamp(1, (self.desired - 1).max(1))
     }
 
-    fn condition(&self, kind: &str) -> Option<Condition<'a>> {
-        self.conditions().find(|c| c.kind == kind)
-    }
-
-    fn conditions(&self) -> impl Iterator<Item = Condition<'a>> {
-        self.status["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(condition)
+    fn condition(&self, type_: &str) -> Option<Condition<'a>> {
+        condition(self.status, type_)
     }
 
     fn last_change(&self) -> Option<Timestamp> {
         let updated = self.status["lastUpdateTime"]
             .as_str()
             .and_then(|time| time.parse().ok());
-        self.conditions().filter_map(|c| c.since).chain(updated).max()
+        conditions(self.status).filter_map(|c| c.since).chain(updated).max()
     }
 }
 
-#[derive(Clone, Copy)]
-struct Condition<'a> {
-    kind: &'a str,
-    status: &'a str,
-    reason: &'a str,
-    message: &'a str,
-    since: Option<Timestamp>,
-    generation: Option<i64>,
-}
-
-impl Condition<'_> {
-    fn is_true(self) -> bool {
-        self.status == "True"
-    }
-
-    fn text(self) -> String {
-        let told = if self.message.is_empty() {
-            self.reason
-        } else {
-            self.message
-        };
-        format!("{}: {}", self.kind, essence(told))
-    }
-}
-
-fn condition(value: &Value) -> Condition<'_> {
-    let text = |field: &str| value[field].as_str().unwrap_or_default();
-    Condition {
-        kind: text("type"),
-        status: text("status"),
-        reason: text("reason"),
-        message: text("message"),
-        since: text("lastTransitionTime").parse().ok(),
-        generation: value["observedGeneration"].as_i64(),
-    }
+fn text(condition: Condition) -> String {
+    format!("{}: {}", condition.kind, essence(condition.message_or_reason()))
 }
 
 /// A Serve application, as Ray's dashboard reports it.

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use runway_api::async_actor::ActorState;
 use runway_api::condition::Draft as Condition;
 use runway_operator::kubelet::{self, Failure, Stage};
-use serde_json::Value;
+use runway_operator::object;
 
 use super::part::Part;
 use crate::object::Key;
@@ -69,13 +69,9 @@ pub(super) fn of_workload(seen: &Observed, request: &Request, key: &Key) -> Heal
     let Some(live) = seen.live(key) else {
         return Health::default();
     };
-    let conditions = live.data["status"]["conditions"].as_array();
-    let trouble = |condition: &Value| {
-        let part = |key: &str| condition[key].as_str().unwrap_or_default();
-        Trouble {
-            word: ActorState::WorkloadError,
-            message: format!("{} ({})", part("message"), part("reason")),
-        }
+    let trouble = |condition: object::Condition| Trouble {
+        word: ActorState::WorkloadError,
+        message: format!("{} ({})", condition.message, condition.reason),
     };
     if let Some(failure) = kubelet::replica_failure(&live.data) {
         return Health {
@@ -84,10 +80,9 @@ pub(super) fn of_workload(seen: &Observed, request: &Request, key: &Key) -> Heal
         };
     }
     let health = judge(seen, request, true);
-    let is_stuck = |c: &&Value| c["type"] == "Progressing" && c["status"] == "False";
-    let stuck = || conditions.into_iter().flatten().find(is_stuck).map(trouble);
+    let stuck = || object::condition(&live.data["status"], "Progressing").filter(object::Condition::is_false);
     Health {
-        trouble: health.trouble.or_else(stuck),
+        trouble: health.trouble.or_else(|| stuck().map(trouble)),
         ..health
     }
 }

@@ -6,7 +6,8 @@ use kube::core::DynamicObject;
 use runway_api::async_actor::{MetricType, SCALING_READY, Scaling, ScalingMode};
 use runway_api::condition::{no, yes};
 use runway_api::{ActorReason, EventReason};
-use runway_operator::autoscaler::{Reading, condition};
+use runway_operator::autoscaler::Reading;
+use runway_operator::object::condition;
 use runway_operator::plan::Note;
 use serde_json::{Value, json};
 
@@ -154,8 +155,7 @@ fn manual() -> Scaled {
 
 /// Whether KEDA sees messages, according to its condition `Active`.
 fn sees_messages(object: &DynamicObject) -> Option<bool> {
-    let active = condition(object, "Active")?;
-    match active["status"].as_str()? {
+    match condition(&object.data["status"], "Active")?.status {
         "True" => Some(true),
         "False" => Some(false),
         _ => None,

@@ -7,8 +7,9 @@ use runway_api::condition::{AUTOSCALER_READY, Draft, no, yes};
 use runway_api::model_deployment::{Autoscaling, ServingMode, Signal, Trigger};
 use runway_api::{CoreReason, ModelDeployment, labels};
 use runway_operator::apply;
-use runway_operator::autoscaler::{Reading, condition};
+use runway_operator::autoscaler::Reading;
 use runway_operator::object::{self, Kind};
+use runway_operator::object::{Condition, condition};
 use runway_operator::plan::{Apply, Delete};
 use serde_json::{Value, json};
 
@@ -275,15 +276,14 @@ fn scaled_object_state(object: &str, live: Option<&DynamicObject>, range: &str) 
 
 /// A HorizontalPodAutoscaler scales while it can read the target (`AbleToScale`) and the metric (`ScalingActive`).
 fn autoscaler_state(object: &str, live: Option<&DynamicObject>, range: &str, metric: &str) -> Draft {
-    let of = |type_: &str| live.and_then(|live| condition(live, type_));
+    let of = |type_: &str| live.and_then(|live| condition(&live.data["status"], type_));
     let failed = ["AbleToScale", "ScalingActive"]
         .into_iter()
         .filter_map(of)
-        .find(|c| c["status"] == "False");
+        .find(Condition::is_false);
     match (failed, of("ScalingActive")) {
         (Some(failed), _) => {
-            let said = |key: &str| failed[key].as_str().unwrap_or_default();
-            let remedy = match said("reason") {
+            let remedy = match failed.reason {
                 // pkg/controller/podautoscaler/horizontal.go, Kubernetes 1.34.
                 "FailedGetPodsMetric" => format!(
                     ". Prometheus must scrape the pods, and its adapter must serve pods/{metric} in custom.metrics.k8s.io"
@@ -291,7 +291,7 @@ fn autoscaler_state(object: &str, live: Option<&DynamicObject>, range: &str, met
                 "ScalingDisabled" => ". Set spec.scaling.replicas to 1 or more to scale again".to_owned(),
                 _ => String::new(),
             };
-            inactive(object, &format!("{} ({}){remedy}", said("message"), said("reason")))
+            inactive(object, &format!("{} ({}){remedy}", failed.message, failed.reason))
         }
         (None, Some(_)) => active(format!("{object} scales from {range} by {metric}")),
         (None, None) => pending(object, "the HorizontalPodAutoscaler controller"),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
-use runway_operator::object::Kind;
+use runway_operator::object::{Condition, Kind, condition};
 use serde_json::Value;
 
 use super::settings::GatewayName;
@@ -66,11 +66,6 @@ pub fn backends(route: &DynamicObject) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// A condition in a list of conditions.
-pub fn condition<'a>(conditions: &'a Value, type_: &str) -> Option<&'a Value> {
-    conditions.as_array()?.iter().find(|c| c["type"] == type_)
-}
-
 /// Answer of the controllers of Gateways to a route or a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -95,11 +90,10 @@ pub struct Answer {
 
 impl Answer {
     /// Reason and message of a condition.
-    pub fn of(condition: &Value) -> Self {
-        let text = |key: &str| condition[key].as_str().unwrap_or_default().trim().to_owned();
+    pub fn of(condition: Condition) -> Self {
         Self {
-            reason: text("reason"),
-            message: text("message"),
+            reason: condition.reason.trim().to_owned(),
+            message: condition.message.trim().to_owned(),
         }
     }
 }
@@ -124,15 +118,15 @@ pub fn verdict(object: &DynamicObject, gateway: Option<&GatewayName>) -> Verdict
     let mut best = Verdict::Pending;
     for parent in asked {
         // A condition about an earlier generation says nothing about this one.
-        let is_current = |c: &&Value| c["observedGeneration"].as_i64().is_none_or(|of| of >= generation);
-        let current = |type_: &str| condition(&parent["conditions"], type_).filter(is_current);
+        let is_current = |c: &Condition| c.generation.is_none_or(|of| of >= generation);
+        let current = |type_: &str| condition(parent, type_).filter(is_current);
         let resolved = current("ResolvedRefs");
         let found = match current("Accepted") {
-            Some(accepted) if accepted["status"] == "True" => match resolved {
-                Some(refs) if refs["status"] == "False" => Verdict::Unresolved(Answer::of(refs)),
+            Some(accepted) if accepted.is_true() => match resolved {
+                Some(refs) if refs.is_false() => Verdict::Unresolved(Answer::of(refs)),
                 _ => Verdict::Accepted,
             },
-            Some(accepted) if accepted["status"] == "False" => Verdict::Refused(Answer::of(accepted)),
+            Some(accepted) if accepted.is_false() => Verdict::Refused(Answer::of(accepted)),
             _ => Verdict::Pending,
         };
         let rank = |verdict: &Verdict| match verdict {

@@ -2,7 +2,7 @@
 
 use kube::core::DynamicObject;
 use runway_api::DistributionReason;
-use runway_operator::kubelet;
+use runway_operator::{kubelet, object};
 use serde_json::{Value, json};
 
 use super::story::Trouble;
@@ -42,32 +42,19 @@ impl Rollout {
 }
 
 fn deployment_trouble(deployment: &Value) -> Option<Trouble> {
-    let conditions = deployment["status"]["conditions"].as_array()?;
-    let find = |type_: &str, status: &str| {
-        conditions
-            .iter()
-            .find(|c| c["type"] == type_ && c["status"] == status)
-            .map(|c| {
-                (
-                    c["reason"].as_str().unwrap_or_default(),
-                    c["message"].as_str().unwrap_or_default(),
-                )
-            })
-    };
     if let Some(failure) = kubelet::replica_failure(deployment) {
-        let message = failure["message"].as_str().unwrap_or_default();
         return Some(Trouble::new(
             DistributionReason::PodsRefused,
-            format!("Pods cannot be created: {message}"),
+            format!("Pods cannot be created: {}", failure.message),
             "Correct the cause in the message: a quota, a policy of the namespace (see spec.server.podOverrides.securityContext), or a ServiceAccount that does not exist",
         ));
     }
-    match find("Progressing", "False") {
-        Some(("ProgressDeadlineExceeded", message)) => Some(Trouble::new(
+    let progress = object::condition(&deployment["status"], "Progressing")?;
+    (progress.is_false() && progress.reason == "ProgressDeadlineExceeded").then(|| {
+        Trouble::new(
             DistributionReason::ProgressDeadlineExceeded,
-            format!("The pods did not become ready in time: {message}"),
+            format!("The pods did not become ready in time: {}", progress.message),
             "Check the pods of the Deployment and their logs",
-        )),
-        _ => None,
-    }
+        )
+    })
 }

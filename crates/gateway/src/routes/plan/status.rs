@@ -3,9 +3,10 @@
 use runway_api::condition::{self, GATEWAY_READY, Owner, no, yes};
 use runway_api::model_deployment::GatewayStatus;
 use runway_api::{GatewayReason, ModelDeploymentStatus};
+use runway_operator::object::{self, Condition};
 use serde_json::Value;
 
-use crate::routes::kinds::{self, Answer};
+use crate::routes::kinds::Answer;
 use crate::routes::observe::Observed;
 use crate::routes::settings::GatewayName;
 
@@ -84,15 +85,15 @@ pub(super) fn address(seen: &Observed, gateway: &GatewayName) -> Result<String, 
             format!("Gateway '{gateway}' is not ready: {why}. An administrator must examine it and its controller");
         refused(GatewayReason::GatewayNotReady, message)
     };
-    let conditions = status.map_or(&Value::Null, |status| &status["conditions"]);
+    let status = status.unwrap_or(&Value::Null);
     let failed = ["Accepted", "Programmed"]
         .into_iter()
-        .filter_map(|type_| kinds::condition(conditions, type_))
-        .find(|condition| condition["status"] == "False");
+        .filter_map(|type_| object::condition(status, type_))
+        .find(Condition::is_false);
     if let Some(failed) = failed {
         return Err(not_ready(&Answer::of(failed).to_string()));
     }
-    let addresses = status.and_then(|status| status["addresses"].as_array());
+    let addresses = status["addresses"].as_array();
     let mut values = addresses.into_iter().flatten().filter_map(|a| a["value"].as_str());
     match values.find(|value| !value.is_empty()) {
         Some(address) => Ok(address.to_owned()),
