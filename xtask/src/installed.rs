@@ -97,7 +97,7 @@ impl Installed {
         self.settled().await
     }
 
-    /// Waits until the model is Ready in its current generation, and all of its pods serve.
+    /// Waits until the model is Ready in its current generation, and all of its pods serve, except for those that the kubelet rejected.
     pub(crate) async fn settled(&self) -> Result<()> {
         eventually(PATIENCE, async || {
             let md = self.models().get(NAME).await?;
@@ -108,7 +108,8 @@ impl Installed {
                 "not ready: {}",
                 status.message.unwrap_or_default()
             );
-            let pods = self.pods().await?;
+            let mut pods = self.pods().await?;
+            pods.retain(|pod| !has_ended(pod));
             let replicas = Request::try_from(&md)?.topology.replicas();
             let serving = pods.iter().filter(|pod| node::running(pod).is_ok()).count();
             ensure!(
@@ -203,6 +204,12 @@ impl Installed {
         ensure!(done.success(), "kubeairunway {} failed", args.join(" "));
         Ok(())
     }
+}
+
+/// Whether the kubelet has rejected or evicted a pod. It stays until the garbage collector of pods deletes it.
+pub(crate) fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase == Some("Failed")
 }
 
 /// A Deployment, for kubectl.

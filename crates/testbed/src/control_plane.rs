@@ -203,6 +203,21 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Kills a program that was started by [`Self::run`], and starts it again.
+    pub(crate) fn rerun(&mut self, name: &str) -> Result<()> {
+        let found = self.others.iter().position(|(component, _)| component.name == name);
+        let (component, process) = self
+            .others
+            .remove(found.with_context(|| format!("{name} does not run"))?);
+        drop(process);
+        let mut process = component.spawn()?;
+        if self.keep {
+            process.keep();
+        }
+        self.others.push((component, process));
+        Ok(())
+    }
+
     /// Starts kube-scheduler, for tests with [`Options::nodes_are_objects`]. A [`crate::Node`] has one already.
     pub async fn start_scheduler(&mut self) -> Result<()> {
         let program = tokio::task::spawn_blocking(binaries::kube_scheduler).await??;

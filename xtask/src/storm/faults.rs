@@ -25,7 +25,7 @@ use runway_testbed::{PATIENCE, eventually, node};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::installed::{Installed, NAME, deployment};
+use crate::installed::{Installed, NAME, deployment, has_ended};
 use crate::record;
 use crate::up::step;
 
@@ -129,6 +129,7 @@ impl Campaign {
         self.admission().await;
         self.objects().await;
         self.limits().await;
+        self.memory().await;
         self.installation().await;
     }
 
@@ -208,6 +209,18 @@ impl Campaign {
             let lost = lost.await;
             campaign.installed.node.resume("kubelet")?;
             lost
+        })
+        .await;
+    }
+
+    async fn memory(&mut self) {
+        let effect = "the kubelet restarts with less memory than its pods request, and rejects the model's pod";
+        self.fault("MemoryLoss", effect, async |campaign| {
+            campaign.may_fail = true;
+            campaign.installed.node.take_memory()?;
+            let rejected = campaign.is_unschedulable().await;
+            campaign.installed.node.give_memory()?;
+            rejected
         })
         .await;
     }
@@ -705,6 +718,17 @@ impl Campaign {
             Ok(())
         })
         .await
+    }
+
+    /// Waits until the model's pod was rejected, and its status says that the next one cannot be scheduled.
+    async fn is_unschedulable(&self) -> Result<()> {
+        eventually(PATIENCE, async || {
+            let pods = self.installed.pods().await?;
+            ensure!(pods.iter().any(has_ended), "no pod of the model was rejected");
+            Ok(())
+        })
+        .await?;
+        self.says(NAME, "cannot be scheduled").await
     }
 
     async fn subjects(&self, bindings: &[String]) -> Result<Vec<Value>> {

@@ -13,6 +13,10 @@ use crate::{binaries::NodeBinaries, control_plane::Cluster};
 
 /// Socket of containerd, as seen from inside.
 pub(crate) const SOCKET: &str = "/run/containerd/containerd.sock";
+/// Name of the file with the kubelet's settings, which are JSON.
+pub(crate) const KUBELET_SETTINGS: &str = "kubelet.yaml";
+/// Memory of the machine that pods cannot have.
+pub(crate) const FREE_MEMORY: &str = "50Mi";
 const PLUGINS: &str = "/usr/lib/cni";
 const SEARCH_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -104,7 +108,7 @@ conf_dir = "{cni}"
         // Names come from CoreDNS alone: no test depends on what the machine can resolve.
         let resolver = self.write("resolv.conf", "")?;
         let config = self.write_json(
-            "kubelet.yaml",
+            KUBELET_SETTINGS,
             &json!({
                 "apiVersion": "kubelet.config.k8s.io/v1beta1",
                 "kind": "KubeletConfiguration",
@@ -128,7 +132,7 @@ conf_dir = "{cni}"
                 "podLogsDir": self.folder.join("pod-logs"),
                 "volumePluginDir": "/run/kubelet/plugins-of-volumes",
                 // A full disk is the machine's matter, not a test's.
-                "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+                "evictionHard": {"memory.available": FREE_MEMORY, "nodefs.available": "1%", "imagefs.available": "1%"},
                 "imageGCHighThresholdPercent": 100,
                 "imageGCLowThresholdPercent": 99,
                 "localStorageCapacityIsolation": false,

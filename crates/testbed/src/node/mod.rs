@@ -48,6 +48,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
+use serde_json::Value;
 
 use self::{claim::Claim, daemons::Setup};
 use crate::{
@@ -205,6 +206,26 @@ impl Node {
         let (nsenter, pid) = self.entered(program)?;
         // nsenter stops itself when its child is stopped, and does not notice that the child continues.
         process::signal("-CONT", &[nsenter, pid])
+    }
+
+    /// Restarts the kubelet with a hundredth of the machine's memory for pods. It rejects pods that request more together. Ends with
+    /// [`Node::give_memory`].
+    pub fn take_memory(&mut self) -> Result<()> {
+        self.keep_memory_free("99%")
+    }
+
+    /// Restarts the kubelet with the memory that it had before [`Node::take_memory`].
+    pub fn give_memory(&mut self) -> Result<()> {
+        self.keep_memory_free(daemons::FREE_MEMORY)
+    }
+
+    /// Restarts the kubelet, which subtracts this share or amount of memory from what pods can have.
+    fn keep_memory_free(&mut self, memory: &str) -> Result<()> {
+        let file = self.control_plane.dir.join("node").join(daemons::KUBELET_SETTINGS);
+        let mut settings: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
+        settings["evictionHard"]["memory.available"] = memory.into();
+        fs::write(&file, settings.to_string())?;
+        self.control_plane.rerun("kubelet")
     }
 
     /// The process ids of nsenter and of the program that it has started.
