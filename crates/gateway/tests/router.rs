@@ -312,8 +312,8 @@ async fn requests_to_a_sleeping_model_wake_it_once_and_are_answered() -> Result<
 async fn stand_in_gets_the_requests_of_its_model_while_it_serves() -> Result<()> {
     let world = World::start().await?;
     let (own, other) = (Engine::start("llama").await?, Engine::start("llama-elsewhere").await?);
-    let router = Arc::new(world.router(&[]).await?.ready().await?);
     world.model("a", "one", "llama", 1).await?;
+    let router = Arc::new(world.router(&[]).await?.ready().await?);
     // The model does not serve yet: the request is held.
     let held = {
         let router = Arc::clone(&router);
