@@ -42,9 +42,12 @@ mod world;
 use std::num::ParseIntError;
 use std::ops::Range;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, available_parallelism};
 
 use anyhow::{Context, Result, ensure};
 use campaign::Choice;
+use scenario::Scenario;
 use scenarios::scenarios;
 use support::storm_setting;
 use world::Tried;
@@ -77,21 +80,42 @@ fn every_change_of_a_spec_is_planned_and_the_first_spec_recovers() -> Result<()>
     let name = storm_setting("SCENARIO");
     let mut scenarios = scenarios();
     scenarios.retain(|s| walk::is_walked(s) && name.as_ref().is_none_or(|name| s.is_named(name)));
-    let mut total = Tried::default();
-    for number in numbers {
-        for scenario in &scenarios {
-            let replay = || {
+    let walks: Vec<_> = numbers
+        .flat_map(|number| scenarios.iter().map(move |scenario| (scenario, number)))
+        .collect();
+    let total = plan(&walks)?;
+    println!("{} changes were accepted, {} rejected.", total.accepted, total.rejected);
+    ensure!(total.accepted > total.rejected / 4, "hardly anything was accepted");
+    Ok(())
+}
+
+/// Takes walks in memory, one on each core at a time, until one fails.
+fn plan(walks: &[(&Scenario, u64)]) -> Result<Tried> {
+    let next = AtomicUsize::new(0);
+    let plan = || -> Result<Tried> {
+        let mut total = Tried::default();
+        while let Some((scenario, number)) = walks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            total += plans::walk(scenario, *number).with_context(|| {
+                next.store(walks.len(), Ordering::Relaxed);
                 format!(
                     "cargo xtask storm --scenario {} --walk {number} --planned",
                     scenario.name
                 )
-            };
-            total += plans::walk(scenario, number).with_context(replay)?;
+            })?;
         }
-    }
-    println!("{} changes were accepted, {} rejected.", total.accepted, total.rejected);
-    ensure!(total.accepted > total.rejected / 4, "hardly anything was accepted");
-    Ok(())
+        Ok(total)
+    };
+    let cores = available_parallelism()?.get();
+    thread::scope(|scope| {
+        let planning: Vec<_> = (0..cores).map(|_| scope.spawn(plan)).collect();
+        let mut total = Tried::default();
+        for planned in planning {
+            total += planned
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok(total)
+    })
 }
 
 async fn run(choice: &Choice) -> Result<()> {

@@ -37,6 +37,7 @@ pub(crate) fn walk(scenario: &Scenario, number: u64) -> Result<Tried> {
                 }
             }
             Step::Replace(kind, name, spec) => {
+                cluster.delete_claims();
                 let outcome = cluster.change(kind, name, |object| object["spec"] = spec.clone())?;
                 ensure!(matches!(outcome, Verdict::Accepted), "the first spec is rejected");
             }
@@ -82,6 +83,11 @@ impl Cluster {
     fn create(&mut self, kind: Kind, mut object: Value) {
         object["metadata"]["namespace"] = json!(NAMESPACE);
         self.objects.push(stored(object, kind.kind, self.now));
+    }
+
+    /// Claims that a change has enlarged do not shrink with the first spec, by design.
+    fn delete_claims(&mut self) {
+        self.children.retain(|child| child["kind"] != state::CLAIM.kind);
     }
 
     /// Changes an object of the product, unless its schema or admission reject that, until nothing more is planned.
@@ -165,7 +171,9 @@ impl Cluster {
         let seen = all.map(|mut object| {
             object["metadata"]["generation"] = Value::Null;
             state::plain(&mut object, NAMESPACE);
-            (format!("{}/{}", object["kind"], object["metadata"]["name"]), object)
+            let text = |field: &Value| field.as_str().unwrap_or_default().to_owned();
+            let id = format!("{}/{}", text(&object["kind"]), text(&object["metadata"]["name"]));
+            (id, object)
         });
         state::however_reached(seen.collect())
     }
