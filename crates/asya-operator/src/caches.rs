@@ -186,7 +186,7 @@ impl Caches {
 
     /// Keeps one kind watched while its CRD is installed.
     async fn follow_crd(self: Arc<Self>, kind: Kind) {
-        let mut crds = pin!(crd(self.client.clone(), kind.crd_name()));
+        let mut crds = pin!(crd(self.client.clone(), &kind.crd_name()));
         while let Some(crd) = crds.next().await {
             self.set(kind, crd.as_ref().and_then(|crd| version(kind, crd))).await;
         }

@@ -136,7 +136,7 @@ impl Caches {
 
     /// Keeps ScaledObjects watched while their CRD is installed.
     async fn follow_keda(self: Arc<Self>) {
-        let mut crds = pin!(crd(self.client.clone(), SCALED_OBJECT.crd_name()));
+        let mut crds = pin!(crd(self.client.clone(), &SCALED_OBJECT.crd_name()));
         while let Some(crd) = crds.next().await {
             let versions = crd.iter().flat_map(|crd| &crd.spec.versions);
             let is_served = versions.filter(|v| v.served).any(|v| v.name == SCALED_OBJECT.version);

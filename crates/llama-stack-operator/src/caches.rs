@@ -168,7 +168,7 @@ impl Caches {
 
     /// Keeps the endpoints of ModelDeployments watched while their CRD is installed.
     async fn follow_models(self: Arc<Self>) {
-        let mut crds = pin!(crd(self.client.clone(), ModelDeployment::crd_name().to_owned()));
+        let mut crds = pin!(crd(self.client.clone(), ModelDeployment::crd_name()));
         while let Some(crd) = crds.next().await {
             let follow = |_: &str, store: Store<Text>| {
                 let models = watched::<ModelDeployment>(Api::all(self.client.clone()), watcher::Config::default());

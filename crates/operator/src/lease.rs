@@ -19,7 +19,6 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 use runway_api::labels;
 use serde_json::json;
@@ -30,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::{named, rule};
 use crate::breaker::Open;
 use crate::clock;
+use crate::watch::object;
 
 /// Delay after a failed write or watch.
 const RETRY: Duration = Duration::from_millis(500);
@@ -223,7 +223,7 @@ impl Election {
     }
 
     async fn take_part(&self, last: &mut Option<Seen>) {
-        let mut watched = pin!(watch_object(self.leases.clone(), &self.name).backoff(Steady));
+        let mut watched = pin!(object(self.leases.clone(), &self.name).backoff(Steady));
         loop {
             // No decision before the first event of the watch.
             let due = last.as_ref().map(|seen| self.due(seen));

@@ -97,32 +97,30 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let resource = api.resource_url().to_owned();
-    let events = resumed(relisted(api, config));
-    events.filter_map(move |event| ready(event.inspect_err(|error| warn(&resource, error)).ok()))
+    without_errors(resource, resumed(relisted(api, config)))
 }
 
-/// Watches `api`, and lists everything again after each failure. A watch that continued from the last version instead would deliver
-/// nothing for a long time if etcd was restored from a backup meanwhile: that version is in the future then.
+/// Watches `api`, and lists everything again after each failure. Continuing from the last resource version would deliver nothing
+/// after a restore of etcd from a backup, until the API server has reached that version again.
 fn relisted<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let begin = move || watch(api.clone(), config.clone()).boxed();
-    stream::unfold(begin(), move |mut events| {
-        let begin = begin.clone();
-        async move {
-            let event = events.next().await?;
-            let events = if event.is_err() { begin() } else { events };
-            Some((event, events))
+    stream::unfold((begin(), begin), async |(mut events, begin)| {
+        let event = events.next().await?;
+        if event.is_err() {
+            events = begin();
         }
+        Some((event, (events, begin)))
     })
 }
 
 /// Delays a watch after an error, twice as long after each further one. Only the first wait follows, however many errors came before,
 /// if the watch has expired (410), because the server works, or if the breaker sent no request, because it limits them itself.
-fn resumed<K: Send>(
-    events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
+fn resumed<T: Send>(
+    events: impl Stream<Item = watcher::Result<T>> + Send,
+) -> impl Stream<Item = watcher::Result<T>> + Send {
     let events = events.filter_map(|event| async {
         match event {
             Err(watcher::Error::WatchError(status)) if status.code == EXPIRED => {
@@ -144,11 +142,19 @@ fn resumed<K: Send>(
     StreamBackoff::new(events, ExponentialBackoff::from(waits)).map(Result::flatten)
 }
 
-/// The breaker reports an outage once, for all requests.
-fn warn(resource: &str, error: &watcher::Error) {
-    if !Open::interrupted(error) {
-        tracing::warn!(resource, %error, "watch interrupted");
-    }
+/// Logs the errors of a watch, except for those of an outage, which the breaker reports once for all requests.
+fn without_errors<T: Send>(
+    resource: String,
+    events: impl Stream<Item = watcher::Result<T>> + Send,
+) -> impl Stream<Item = T> + Send {
+    events.filter_map(move |event| {
+        if let Err(error) = event.as_ref()
+            && !Open::interrupted(error)
+        {
+            tracing::warn!(resource, %error, "watch interrupted");
+        }
+        ready(event.ok())
+    })
 }
 
 /// Watches `api`. Objects that do not deserialize are skipped and logged. Managed fields are dropped, because no controller
@@ -232,33 +238,43 @@ where
 }
 
 /// One CRD as it comes, changes and goes; the first item says whether it is there at all.
-pub fn crd(client: Client, name: String) -> impl Stream<Item = Option<Crd>> + Send {
+pub fn crd(client: Client, name: &str) -> impl Stream<Item = Option<Crd>> + Send + use<> {
     let resource = ApiResource::erase::<CustomResourceDefinition>(&());
     single(Api::<Crd>::all_with(client, &resource), name)
 }
 
-/// One object without a namespace as it comes, changes and goes; the first item says whether it is there at all.
-pub fn single<K>(api: Api<K>, name: String) -> impl Stream<Item = Option<K>> + Send
+/// One object as it comes, changes and goes; the first item says whether it is there at all.
+pub fn single<K>(api: Api<K>, name: &str) -> impl Stream<Item = Option<K>> + Send + use<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let resource = format!("{}/{name}", api.resource_url());
+    without_errors(resource, resumed(object(api, name)))
+}
+
+/// As [`single`], with the errors of the watch, and without a delay after them.
+pub(crate) fn object<K>(api: Api<K>, name: &str) -> impl Stream<Item = watcher::Result<Option<K>>> + Send + use<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let only_this = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let resource = api.resource_url().to_owned();
-    resumed(relisted(api, only_this))
-        .scan(None, move |last, event| {
-            // An Init is followed by what there is: only then is it known.
-            let mut known = !matches!(event, Ok(Event::Init | Event::InitApply(_)));
-            match event {
-                Ok(Event::Apply(found) | Event::InitApply(found)) => *last = Some(found),
-                Ok(Event::Delete(_) | Event::Init) => *last = None,
-                Ok(Event::InitDone) => {}
-                Err(error) => {
-                    warn(&format!("{resource}/{name}"), &error);
-                    known = false;
+    relisted(api, only_this)
+        .scan(None, |listed, event| {
+            let known = match event {
+                Ok(Event::Init) => {
+                    *listed = None;
+                    None
                 }
-            }
-            // The receiver reads it once, and some CRDs are megabytes.
-            ready(Some(known.then(|| last.take())))
+                Ok(Event::InitApply(found)) => {
+                    *listed = Some(found);
+                    None
+                }
+                Ok(Event::InitDone) => Some(Ok(listed.take())),
+                Ok(Event::Apply(found)) => Some(Ok(Some(found))),
+                Ok(Event::Delete(_)) => Some(Ok(None)),
+                Err(error) => Some(Err(error)),
+            };
+            ready(Some(known))
         })
         .filter_map(ready)
 }

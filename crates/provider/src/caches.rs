@@ -235,7 +235,7 @@ impl Caches {
         let mut before = None;
         let resource = ApiResource::erase::<InferenceProviderConfig>(&());
         let api = Api::<Registration>::all_with(self.client.clone(), &resource);
-        let mut registrations = pin!(single(api, self.provider.name().to_owned()));
+        let mut registrations = pin!(single(api, self.provider.name()));
         while let Some(registration) = registrations.next().await {
             let settings = registration.and_then(|registration| registration.spec.settings);
             if settings != before {
@@ -256,7 +256,7 @@ impl Caches {
 
     /// Keeps one kind watched while its CRD has a known schema.
     async fn follow_crd(self: Arc<Self>, upstream: Upstream) {
-        let mut crds = pin!(crd(self.client.clone(), crd_name(upstream.kind)));
+        let mut crds = pin!(crd(self.client.clone(), &crd_name(upstream.kind)));
         while let Some(crd) = crds.next().await {
             self.set_state(upstream.kind, detect_in(&upstream, crd.as_ref().map(|crd| &crd.spec)))
                 .await;

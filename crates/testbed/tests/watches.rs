@@ -5,8 +5,9 @@ mod support;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::{Api, Client, ResourceExt};
 use runway_api::labels;
@@ -19,7 +20,8 @@ use support::{Bed, NAMESPACE, PATIENCE, Running, Upstream, gemma};
 const LATER: usize = 500;
 /// Longer than a controller counts on a write that its watch does not show.
 const STALE: Duration = Duration::from_secs(15);
-
+/// Name of the configuration of the validating webhooks.
+const VALIDATING: &str = "kubeairunway-validating";
 /// Most writes of an object in that time.
 const MOST: usize = 10;
 
@@ -54,7 +56,27 @@ async fn data_restored_from_a_backup_are_read_again() -> Result<()> {
     create(&bed, "lost", 2).await?;
     bed.delete("deleted").await?;
     bed.gone("deleted").await?;
-    bed.inference_set_gone("deleted").await
+    bed.inference_set_gone("deleted").await?;
+    ca_bundle_is_restored(&bed).await
+}
+
+/// Removes the CA bundle of the validating webhooks, and waits until the core has written it again.
+async fn ca_bundle_is_restored(bed: &Bed) -> Result<()> {
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(bed.admin.clone());
+    let mut without = configurations.get(VALIDATING).await?;
+    for webhook in without.webhooks.iter_mut().flatten() {
+        webhook.client_config.ca_bundle = None;
+    }
+    configurations
+        .replace(VALIDATING, &PostParams::default(), &without)
+        .await?;
+    eventually(PATIENCE, async || {
+        let webhooks = configurations.get(VALIDATING).await?.webhooks.unwrap_or_default();
+        let is_trusted = webhooks.iter().all(|webhook| webhook.client_config.ca_bundle.is_some());
+        ensure!(is_trusted, "the webhooks have no CA bundle");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]
@@ -105,17 +127,17 @@ async fn watches_of_an_api_server_without_etcd_do_no_harm() -> Result<()> {
     bed.gone("deleted").await
 }
 
-/// The core, which watches by the second API server, and does everything else by the first.
+/// Starts the core. Its watches go to the second API server, its other requests to the first.
 async fn core(bed: &Bed, second: &Cluster) -> Result<Running> {
     let watches = second.client(labels::CORE_MANAGER, &[]).await?;
     bed.core_through(|client| split(client, watches)).await
 }
 
-/// The same of the KAITO provider.
+/// Starts the KAITO provider, connected to both API servers as the core is.
 async fn kaito(bed: &Bed, second: &Cluster) -> Result<Running> {
-    let kaito = Kaito::default();
     let watches = second.client(&labels::provider_manager("kaito"), &[]).await?;
-    bed.provider_through(kaito, |client| split(client, watches)).await
+    bed.provider_through(Kaito::default(), |client| split(client, watches))
+        .await
 }
 
 /// A client whose watches have a server of their own.

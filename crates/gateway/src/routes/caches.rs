@@ -216,7 +216,7 @@ impl Caches {
 
     /// Keeps a kind watched while its CRD is installed.
     async fn follow_crd(self: Arc<Self>, kind: Kind) {
-        let mut crds = pin!(crd(self.client.clone(), kind.crd_name()));
+        let mut crds = pin!(crd(self.client.clone(), &kind.crd_name()));
         while let Some(crd) = crds.next().await {
             let versions = crd.iter().flat_map(|crd| &crd.spec.versions);
             let is_served = versions.filter(|v| v.served).any(|v| v.name == kind.version);

@@ -14,8 +14,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 use runway_http::Tls;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -25,6 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, Authorities, Leaf, Lifetimes};
+use crate::watch::single;
 
 /// Settings of an [`Authority`].
 #[derive(Clone, Debug)]
@@ -107,15 +106,11 @@ impl Authority {
     }
 
     async fn keep(&self) {
-        let mut watched = pin!(watch_object(self.secrets.clone(), &self.settings.secret).default_backoff());
+        let mut watched = pin!(single(self.secrets.clone(), &self.settings.secret));
         let mut leaf = None;
         // No decision before the first event of the watch: the Secret may exist.
-        let mut secret = loop {
-            match watched.next().await {
-                Some(Ok(secret)) => break secret,
-                Some(Err(error)) => tracing::warn!(%error, "watch of the webhook's Secret interrupted"),
-                None => return,
-            }
+        let Some(mut secret) = watched.next().await else {
+            return;
         };
         loop {
             let pause = self.step(secret.as_ref(), &mut leaf).await.unwrap_or_else(|error| {
@@ -125,8 +120,7 @@ impl Authority {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 event = watched.next() => match event {
-                    Some(Ok(seen)) => secret = seen,
-                    Some(Err(error)) => tracing::warn!(%error, "watch of the webhook's Secret interrupted"),
+                    Some(seen) => secret = seen,
                     None => return,
                 },
             }

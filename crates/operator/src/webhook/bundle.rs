@@ -12,13 +12,13 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::core::ClusterResourceScope;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::watch::single;
 
 /// Location of the webhooks for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,7 +161,7 @@ pub async fn keep_bundle<K: Configuration>(
 
 async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::Receiver<Option<String>>) {
     let name = target.configuration.as_str();
-    let mut watched = pin!(watch_object(api.clone(), name).default_backoff());
+    let mut watched = pin!(single(api.clone(), name));
     let mut live: Option<K> = None;
     loop {
         let wanted = bundle.borrow_and_update().clone();
@@ -191,8 +191,7 @@ async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::
             () = tokio::time::sleep(RETRY), if failed => {}
             changed = bundle.changed() => if changed.is_err() { return },
             event = watched.next() => match event {
-                Some(Ok(seen)) => live = seen,
-                Some(Err(error)) => tracing::warn!(%error, configuration = name, "watch of the webhook configuration interrupted"),
+                Some(seen) => live = seen,
                 None => return,
             },
         }
