@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use kube::runtime::controller::Controller;
-use kube::runtime::reflector;
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{self, Store};
 use runway_api::{AsyncActor, labels};
 use runway_operator::apply::Executor;
 use runway_operator::controller::{self, Waits, Wake, unpacked};

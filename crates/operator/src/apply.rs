@@ -510,7 +510,7 @@ where
 
     /// Time after which deletions of a plan are sent again if the watch has not shown them by then, such as after a restore of etcd
     /// from a backup.
-    pub(crate) fn unseen(&self, plan: &Plan) -> Option<Duration> {
+    pub(crate) fn resend_after(&self, plan: &Plan) -> Option<Duration> {
         let is_any = plan
             .delete
             .iter()
@@ -705,10 +705,7 @@ async fn within<T>(
 
 /// Whether the condition Ready is true in the new status and was not before.
 fn becomes_ready(owner: &impl Serialize, status: &Value) -> bool {
-    let ready = |status: &Value| {
-        let mut conditions = status["conditions"].as_array().into_iter().flatten();
-        conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
-    };
+    let ready = |status: &Value| object::condition(status, "Ready").is_some_and(|c| c.is_true());
     ready(status) && !serde_json::to_value(owner).is_ok_and(|owner| ready(&owner["status"]))
 }
 

@@ -187,7 +187,7 @@ where
 {
     match executor.execute(owner, plan).await {
         Ok(()) => {
-            let times = [plan.look_again, executor.unseen(plan)];
+            let times = [plan.look_again, executor.resend_after(plan)];
             let next = times.into_iter().flatten().min();
             Ok(next.map_or_else(Action::await_change, Action::requeue))
         }

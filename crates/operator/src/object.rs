@@ -28,7 +28,7 @@ pub const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition<'a> {
     /// Type, such as `Ready`.
-    pub kind: &'a str,
+    pub type_: &'a str,
     /// `True`, `False` or `Unknown`.
     pub status: &'a str,
     /// Reason in `CamelCase`.
@@ -68,7 +68,7 @@ pub fn conditions(status: &Value) -> impl Iterator<Item = Condition<'_>> {
     all.map(|condition| {
         let text = |field: &str| condition[field].as_str().unwrap_or_default();
         Condition {
-            kind: text("type"),
+            type_: text("type"),
             status: text("status"),
             reason: text("reason"),
             message: text("message"),
@@ -80,7 +80,7 @@ pub fn conditions(status: &Value) -> impl Iterator<Item = Condition<'_>> {
 
 /// The condition of this type.
 pub fn condition<'a>(status: &'a Value, type_: &str) -> Option<Condition<'a>> {
-    conditions(status).find(|condition| condition.kind == type_)
+    conditions(status).find(|condition| condition.type_ == type_)
 }
 
 /// A kind of object, with the version in which it is written unless the cluster serves another one.

@@ -160,7 +160,7 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
                 if phase == Phase::Failed && !c.message.is_empty() {
                     c.message.to_owned()
                 } else {
-                    format!("{}: {}", c.kind, c.message_or_reason())
+                    format!("{}: {}", c.type_, c.message_or_reason())
                 }
             })
             .unwrap_or_default(),
@@ -186,7 +186,7 @@ impl<'a> Conditions<'a> {
     }
 
     fn get(&self, kind: &str) -> Option<Condition<'a>> {
-        self.0.iter().find(|c| c.kind == kind).copied()
+        self.0.iter().find(|c| c.type_ == kind).copied()
     }
 
     fn is_true(&self, kind: &str) -> bool {
@@ -210,7 +210,7 @@ impl<'a> Conditions<'a> {
         let error = self
             .0
             .iter()
-            .find(|c| c.is_true() && (c.kind.contains("Error") || c.kind.contains("Failed")));
+            .find(|c| c.is_true() && (c.type_.contains("Error") || c.type_.contains("Failed")));
         ended.or(failed_set).or_else(|| error.copied())
     }
 

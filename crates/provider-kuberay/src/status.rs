@@ -225,7 +225,7 @@ impl<'a> Service<'a> {
 }
 
 fn text(condition: Condition) -> String {
-    format!("{}: {}", condition.kind, essence(condition.message_or_reason()))
+    format!("{}: {}", condition.type_, essence(condition.message_or_reason()))
 }
 
 /// A Serve application, as Ray's dashboard reports it.

@@ -195,12 +195,21 @@ impl ControlPlane {
             dir: self.dir.clone(),
             scratch: None,
         };
-        let mut process = component.spawn()?;
+        self.run_component(component)
+    }
+
+    fn run_component(&mut self, component: Component) -> Result<()> {
+        let process = component.spawn()?;
+        self.add(component, process);
+        Ok(())
+    }
+
+    /// Takes a process to its end with the control plane.
+    fn add(&mut self, component: Component, mut process: Process) {
         if self.keep {
             process.keep();
         }
         self.others.push((component, process));
-        Ok(())
     }
 
     /// Kills a program that was started by [`Self::run`], and starts it again.
@@ -210,12 +219,7 @@ impl ControlPlane {
             .others
             .remove(found.with_context(|| format!("{name} does not run"))?);
         drop(process);
-        let mut process = component.spawn()?;
-        if self.keep {
-            process.keep();
-        }
-        self.others.push((component, process));
-        Ok(())
+        self.run_component(component)
     }
 
     /// Starts kube-scheduler, for tests with [`Options::nodes_are_objects`]. A [`crate::Node`] has one already.
@@ -306,6 +310,9 @@ impl ControlPlane {
         self.etcd = Some(self.etcd_component.spawn()?);
         self.start_apiserver().await?;
         self.controller_manager = Some(self.start_again(&self.controller_manager_component).await?);
+        if self.keep {
+            self.processes().for_each(Process::keep);
+        }
         Ok(())
     }
 
@@ -337,7 +344,7 @@ impl ControlPlane {
         let mut process = component.spawn()?;
         let client = second.test_bed_client().await?;
         wait(&mut process, &component, async || is_ready(&client).await).await?;
-        self.others.push((component, process));
+        self.add(component, process);
         Ok(second)
     }
 

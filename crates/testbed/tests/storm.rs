@@ -41,6 +41,7 @@ mod world;
 
 use std::num::ParseIntError;
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, available_parallelism};
@@ -92,7 +93,7 @@ fn every_change_of_a_spec_is_planned_and_the_first_spec_recovers() -> Result<()>
 /// Takes walks in memory, one on each core at a time, until one fails.
 fn plan(walks: &[(&Scenario, u64)]) -> Result<Tried> {
     let next = AtomicUsize::new(0);
-    let plan = || -> Result<Tried> {
+    let take = || -> Result<Tried> {
         let mut total = Tried::default();
         while let Some((scenario, number)) = walks.get(next.fetch_add(1, Ordering::Relaxed)) {
             total += plans::walk(scenario, *number).with_context(|| {
@@ -107,12 +108,10 @@ fn plan(walks: &[(&Scenario, u64)]) -> Result<Tried> {
     };
     let cores = available_parallelism()?.get();
     thread::scope(|scope| {
-        let planning: Vec<_> = (0..cores).map(|_| scope.spawn(plan)).collect();
+        let threads: Vec<_> = (0..cores).map(|_| scope.spawn(take)).collect();
         let mut total = Tried::default();
-        for planned in planning {
-            total += planned
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        for thread in threads {
+            total += thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
         }
         Ok(total)
     })

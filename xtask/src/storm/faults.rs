@@ -129,7 +129,6 @@ impl Campaign {
         self.admission().await;
         self.objects().await;
         self.limits().await;
-        self.memory().await;
         self.installation().await;
     }
 
@@ -211,9 +210,6 @@ impl Campaign {
             lost
         })
         .await;
-    }
-
-    async fn memory(&mut self) {
         let effect = "the kubelet restarts with less memory than its pods request, and rejects the model's pod";
         self.fault("MemoryLoss", effect, async |campaign| {
             campaign.may_fail = true;

@@ -80,9 +80,10 @@ pub(super) fn of_workload(seen: &Observed, request: &Request, key: &Key) -> Heal
         };
     }
     let health = judge(seen, request, true);
-    let stuck = || object::condition(&live.data["status"], "Progressing").filter(object::Condition::is_false);
+    let progress = object::condition(&live.data["status"], "Progressing");
+    let stuck = progress.filter(object::Condition::is_false).map(trouble);
     Health {
-        trouble: health.trouble.or_else(|| stuck().map(trouble)),
+        trouble: health.trouble.or(stuck),
         ..health
     }
 }

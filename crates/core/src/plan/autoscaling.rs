@@ -8,8 +8,7 @@ use runway_api::model_deployment::{Autoscaling, ServingMode, Signal, Trigger};
 use runway_api::{CoreReason, ModelDeployment, labels};
 use runway_operator::apply;
 use runway_operator::autoscaler::Reading;
-use runway_operator::object::{self, Kind};
-use runway_operator::object::{Condition, condition};
+use runway_operator::object::{self, Condition, Kind, condition};
 use runway_operator::plan::{Apply, Delete};
 use serde_json::{Value, json};
 

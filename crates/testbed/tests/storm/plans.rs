@@ -85,7 +85,7 @@ impl Cluster {
         self.objects.push(stored(object, kind.kind, self.now));
     }
 
-    /// Claims that a change has enlarged do not shrink with the first spec, by design.
+    /// Deletes the claims: one that a change has enlarged does not shrink with the first spec, by design.
     fn delete_claims(&mut self) {
         self.children.retain(|child| child["kind"] != state::CLAIM.kind);
     }

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::labels;
 use runway_asya_operator::object::SCALED_OBJECT;
+use runway_operator::object::condition;
 use serde_json::Value;
 
 use super::cluster::minor;
@@ -160,14 +161,11 @@ fn keda_metrics(observed: &Observed) -> Judged {
     let Some(service) = observed.others("APIService")?.find(|o| o.name_any() == name) else {
         return Ok(vec![Finding::error(subject, "does not exist")]);
     };
-    let conditions = service.data.pointer("/status/conditions").and_then(Value::as_array);
-    let available = conditions.into_iter().flatten().find(|c| c["type"] == "Available");
-    Ok(match available {
-        Some(c) if c["status"] == "True" => Vec::new(),
+    Ok(match condition(&service.data["status"], "Available") {
+        Some(c) if c.is_true() => Vec::new(),
         c => {
-            let message = c
-                .and_then(|c| c["message"].as_str())
-                .unwrap_or("no condition Available yet");
+            let message = c.map(|c| c.message).filter(|message| !message.is_empty());
+            let message = message.unwrap_or("no condition Available yet");
             vec![Finding::error(subject, format!("not available: {message}"))]
         }
     })
