@@ -7,7 +7,7 @@ use kube::{Api, Client};
 use parking_lot::RwLock;
 use runway_api::ModelDeployment;
 use runway_http::watches::{Watch, Watches};
-use runway_operator::admin::Pending;
+use runway_operator::health::Pending;
 use runway_operator::services::ServicePort;
 use runway_operator::store::{Change, Store};
 use runway_operator::watch::watched;

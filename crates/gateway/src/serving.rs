@@ -200,7 +200,7 @@ mod tests {
     use axum::http::{Method, Request, Response};
     use kube::Client;
     use kube::client::Body;
-    use runway_operator::admin::Health;
+    use runway_operator::health::Health;
     use serde_json::{Value, json};
 
     use super::*;

@@ -41,6 +41,7 @@ pub mod crd;
 pub mod echo;
 pub mod events;
 mod failing;
+pub mod health;
 pub mod json;
 pub mod kubelet;
 pub mod lease;

@@ -7,9 +7,10 @@ use kube::Client;
 use kube::client::ClientBuilder;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, AdminArgs, Health};
+use crate::admin::{self, AdminArgs};
 use crate::breaker::Breaker;
 use crate::client::{self, ClientArgs, install_crypto};
+use crate::health::Health;
 use crate::lease::{Election, Leadership, LeaseArgs};
 use crate::metrics::{Counting, Metrics};
 use crate::services::Services;

@@ -21,10 +21,10 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::admin::Pending;
 use crate::breaker::Open;
 use crate::crd::Crd;
 use crate::echo::{Echo, revision};
+use crate::health::Pending;
 
 /// First wait after a failure of a watch; it doubles with every further one.
 const FIRST_WAIT: Duration = Duration::from_millis(800);

@@ -127,7 +127,7 @@ impl World {
 /// A router that is served. Dropping it kills it.
 pub struct Router {
     pub address: SocketAddr,
-    pub health: runway_operator::admin::Health,
+    pub health: runway_operator::health::Health,
     pub metrics: runway_operator::metrics::Metrics,
     pub shutdown: CancellationToken,
     task: JoinHandle<Result<()>>,
