@@ -14,8 +14,9 @@ use crate::manifests;
 use crate::offline::documents::Document;
 use crate::offline::unknown::unknown_fields;
 
-/// Our CRDs, generated once: that takes tens of milliseconds.
-pub(super) static CRDS: LazyLock<Vec<CustomResourceDefinition>> = LazyLock::new(manifests::all_crds);
+/// Our CRDs, generated once: that takes tens of milliseconds. Their schemas are complete.
+pub(super) static CRDS: LazyLock<Vec<CustomResourceDefinition>> =
+    LazyLock::new(|| manifests::all_crds().into_iter().map(complete).collect());
 
 /// Reasons why the API server would reject a document, without unknown fields.
 pub(crate) fn refusals(document: &Document) -> Vec<String> {
@@ -39,7 +40,7 @@ pub(crate) fn refusals(document: &Document) -> Vec<String> {
         .collect()
 }
 
-/// Validates a document against a CRD: version, metadata, schema, rules.
+/// Validates a document against one of [`CRDS`]: version, metadata, schema, rules.
 pub(super) fn against(crd: &CustomResourceDefinition, document: &Document) -> Vec<Finding> {
     let given = document.value["apiVersion"].as_str().unwrap_or_default();
     let Some(version) = crd
@@ -63,30 +64,35 @@ pub(super) fn against(crd: &CustomResourceDefinition, document: &Document) -> Ve
         .as_ref()
         .and_then(|schema| schema.open_api_v3_schema.as_ref());
     if let Some(schema) = schema {
-        let schema = whole(schema);
         let mut object = document.value.clone();
         if let Some(fields) = object.as_object_mut() {
             // The server drops what is not its users' to write.
             fields.remove("status");
         }
-        schema::fill_in(&schema, &mut object);
-        findings.extend(schema::check(&schema, &object));
+        schema::fill_in(schema, &mut object);
+        findings.extend(schema::check(schema, &object));
     }
     findings
 }
 
-/// The schema with what every object has, and a CRD does not say.
-fn whole(schema: &JSONSchemaProps) -> JSONSchemaProps {
-    let mut schema = schema.clone();
+/// Adds the fields that every object has to the schemas of a CRD, which do not list them.
+fn complete(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     let anything = JSONSchemaProps {
         x_kubernetes_preserve_unknown_fields: Some(true),
         ..JSONSchemaProps::default()
     };
-    let fields = schema.properties.get_or_insert_default();
-    for name in ["apiVersion", "kind", "metadata"] {
-        fields.insert(name.to_owned(), anything.clone());
+    let validations = crd
+        .spec
+        .versions
+        .iter_mut()
+        .filter_map(|version| version.schema.as_mut());
+    for schema in validations.filter_map(|validation| validation.open_api_v3_schema.as_mut()) {
+        let fields = schema.properties.get_or_insert_default();
+        for name in ["apiVersion", "kind", "metadata"] {
+            fields.insert(name.to_owned(), anything.clone());
+        }
     }
-    schema
+    crd
 }
 
 /// Validates the metadata.

@@ -11,6 +11,7 @@
 
 pub(crate) mod crd;
 mod finding;
+mod memo;
 mod rules;
 mod schema;
 

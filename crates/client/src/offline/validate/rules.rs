@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use cel::common::ast::IdedExpr;
 use cel::parser::PrattParser;
 use cel::{Context, Env, Value as Cel};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -12,6 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use serde_json::Value;
 
 use super::finding::{By, Finding};
+use super::memo::Memo;
 
 /// Reserved words of CEL: a field with such a name is read as `__name__`.
 /// <https://kubernetes.io/docs/reference/using-api/cel/#escaping>
@@ -38,6 +40,9 @@ const RESERVED: [&str; 21] = [
     "void",
     "while",
 ];
+
+/// Parsed rules, and expressions of messages.
+static PARSED: Memo<IdedExpr> = Memo::new();
 
 /// Broken rules of the field at `path`. If the value is not `whole`, that is, it does not match its schema, a rule that cannot
 /// be evaluated is skipped, because the schema violation is already reported.
@@ -81,8 +86,8 @@ fn answer(rule: &ValidationRule, context: &Context<'_, '_>, whole: bool) -> Opti
 }
 
 fn evaluate(expression: &str, context: &Context<'_, '_>) -> Result<Cel, String> {
-    let parsed = PrattParser::new()
-        .parse(expression)
+    let parsed = PARSED
+        .get(expression, |text| PrattParser::new().parse(text))
         .map_err(|error| error.to_string())?;
     Cel::resolve(&parsed, context).map_err(|error| error.to_string())
 }

@@ -8,11 +8,15 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::finding::{By, Finding};
+use super::memo::Memo;
 use super::rules;
 use crate::target::{closest, did_you_mean};
 
 /// Longest part of a user's text that a message repeats, in characters.
 const MAX_QUOTE: usize = 60;
+
+/// Compiled patterns.
+static PATTERNS: Memo<Regex> = Memo::new();
 
 /// Everything that is wrong with `object`, whose defaults are filled in already.
 pub(super) fn check(schema: &JSONSchemaProps, object: &Value) -> Vec<Finding> {
@@ -239,8 +243,12 @@ fn text(schema: &JSONSchemaProps, text: &str, path: &str, found: &mut Vec<Findin
             format!("has {length} characters: at most {most} are allowed"),
         );
     }
-    let pattern = schema.pattern.as_deref().and_then(|p| Some((p, Regex::new(p).ok()?)));
-    if let Some((written, _)) = pattern.filter(|(_, pattern)| !pattern.is_match(text)) {
+    let broken = |pattern: &&str| {
+        PATTERNS
+            .get(pattern, Regex::new)
+            .is_ok_and(|regex| !regex.is_match(text))
+    };
+    if let Some(written) = schema.pattern.as_deref().filter(broken) {
         say(found, path, format!("'{}' does not match {written}", quote(text)));
     }
 }
