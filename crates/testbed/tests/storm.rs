@@ -48,9 +48,9 @@ use std::thread::{self, available_parallelism};
 
 use anyhow::{Context, Result, ensure};
 use campaign::Choice;
-use scenario::Scenario;
 use scenarios::scenarios;
 use support::storm_setting;
+use walk::Walks;
 use world::Tried;
 
 #[tokio::test]
@@ -81,26 +81,27 @@ fn every_change_of_a_spec_is_planned_and_the_first_spec_recovers() -> Result<()>
     let name = storm_setting("SCENARIO");
     let mut scenarios = scenarios();
     scenarios.retain(|s| walk::is_walked(s) && name.as_ref().is_none_or(|name| s.is_named(name)));
-    let walks: Vec<_> = numbers
-        .flat_map(|number| scenarios.iter().map(move |scenario| (scenario, number)))
+    let walks: Vec<Walks<'_>> = scenarios.iter().map(Walks::of).collect::<Result<_>>()?;
+    let all: Vec<_> = numbers
+        .flat_map(|number| walks.iter().map(move |walks| (walks, number)))
         .collect();
-    let total = plan(&walks)?;
+    let total = plan(&all)?;
     println!("{} changes were accepted, {} rejected.", total.accepted, total.rejected);
     ensure!(total.accepted > total.rejected / 4, "hardly anything was accepted");
     Ok(())
 }
 
 /// Takes walks in memory, one on each core at a time, until one fails.
-fn plan(walks: &[(&Scenario, u64)]) -> Result<Tried> {
+fn plan(all: &[(&Walks<'_>, u64)]) -> Result<Tried> {
     let next = AtomicUsize::new(0);
     let take = || -> Result<Tried> {
         let mut total = Tried::default();
-        while let Some((scenario, number)) = walks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            total += plans::walk(scenario, *number).with_context(|| {
-                next.store(walks.len(), Ordering::Relaxed);
+        while let Some((walks, number)) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            total += plans::walk(walks, *number).with_context(|| {
+                next.store(all.len(), Ordering::Relaxed);
                 format!(
                     "cargo xtask storm --scenario {} --walk {number} --planned",
-                    scenario.name
+                    walks.scenario.name
                 )
             })?;
         }

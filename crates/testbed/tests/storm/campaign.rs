@@ -16,7 +16,7 @@ use crate::journal::{Journal, Outcome};
 use crate::scenario::Scenario;
 use crate::scenarios::scenarios;
 use crate::state::State;
-use crate::walk;
+use crate::walk::{self, Walks};
 use crate::world::{Run, Shore, Tried};
 
 /// Runs at the same time. They mostly wait.
@@ -221,7 +221,7 @@ async fn attempt(
     states: &BTreeMap<&'static str, State>,
 ) -> Result<Run> {
     let walked = match faults {
-        Faults::Walk(number) => Some(walk::walked(scenario, number)?),
+        Faults::Walk(number) => Some(Walks::of(scenario)?.walked(number)),
         _ => None,
     };
     let steps = walked.as_ref().unwrap_or(scenario);

@@ -8,9 +8,9 @@ use runway_client::render::{self, Options, Show};
 use runway_provider::Kind;
 use serde_json::{Value, json};
 
-use crate::scenario::{Scenario, Step, Until};
+use crate::scenario::{Step, Until};
 use crate::state::{self, State};
-use crate::walk::walked;
+use crate::walk::Walks;
 use crate::world::Tried;
 
 const NAMESPACE: &str = "walked";
@@ -18,11 +18,11 @@ const NAMESPACE: &str = "walked";
 const PLANS: usize = 8;
 
 /// Takes the walk of this number.
-pub(crate) fn walk(scenario: &Scenario, number: u64) -> Result<Tried> {
+pub(crate) fn walk(walks: &Walks<'_>, number: u64) -> Result<Tried> {
     let mut cluster = Cluster::new()?;
     let mut tried = Tried::default();
     let mut before = None;
-    for step in walked(scenario, number)?.steps {
+    for step in walks.walked(number).steps {
         match step {
             Step::Create(kind, object) | Step::Theirs(kind, object) => cluster.create(kind, object),
             Step::Try(kind, name, change) => {
@@ -102,11 +102,11 @@ impl Cluster {
             return Ok(Verdict::Accepted);
         }
         object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
-        if self.rendered(Show::Status)?.is_none() {
+        let Some(status) = self.rendered(Show::Status)? else {
             self.objects[at] = before;
             return Ok(Verdict::Rejected);
-        }
-        self.settle()?;
+        };
+        self.settle(status)?;
         let object = serde_json::from_value(self.objects[at].clone())?;
         Until::Handled.check(Some(&object))?;
         Ok(Verdict::Accepted)
@@ -114,16 +114,15 @@ impl Cluster {
 
     /// Progress is reported after an object has been unchanged for some seconds.
     fn rest(&mut self) -> Result<()> {
-        self.settle()?;
+        self.settle(self.planned(Show::Status)?)?;
         self.now += SignedDuration::from_mins(1);
-        self.settle()
+        self.settle(self.planned(Show::Status)?)
     }
 
-    /// Carries out what is planned, until nothing more is.
-    fn settle(&mut self) -> Result<()> {
+    /// Carries out what is planned, until nothing more is. `status`: the first status that is planned.
+    fn settle(&mut self, mut status: Vec<Value>) -> Result<()> {
         for _ in 0..PLANS {
-            let status = self.rendered(Show::Status)?.context("the object is rejected")?;
-            let children = self.rendered(Show::Objects)?.context("the object is rejected")?;
+            let children = self.planned(Show::Objects)?;
             let is_ours = |object: &Value, other: &Value| {
                 object["kind"] == other["kind"] && object["metadata"]["name"] == other["metadata"]["name"]
             };
@@ -146,8 +145,13 @@ impl Cluster {
             if is_settled {
                 return Ok(());
             }
+            status = self.planned(Show::Status)?;
         }
         bail!("{PLANS} plans in a row change something: {}", json!(self.objects))
+    }
+
+    fn planned(&self, show: Show) -> Result<Vec<Value>> {
+        self.rendered(show)?.context("the object is rejected")
     }
 
     /// Nothing, if the objects are rejected.

@@ -41,18 +41,40 @@ pub(crate) fn numbers(changes: u64) -> Range<u64> {
     0..changes.div_ceil((CHANGES * WALKED.len()) as u64)
 }
 
-/// A scenario with the walk of this number at its end. Enough walks try every change, and then again in another order.
-pub(crate) fn walked(scenario: &Scenario, number: u64) -> Result<Scenario> {
-    let (kind, name, spec) = object(scenario).context("the scenario creates no object of the product")?;
-    let changes = fields::changes(&schema(kind)?, spec);
-    let mut walked = scenario.clone();
-    for (n, change) in chosen(&changes, number).into_iter().enumerate() {
-        walked.steps.push(Step::Try(kind, name, json!({ "spec": change })));
-        if n % BACK == BACK - 1 || n == CHANGES - 1 {
-            walked.steps.push(Step::Replace(kind, name, spec.clone()));
-        }
+/// Walks of a scenario.
+pub(crate) struct Walks<'a> {
+    pub(crate) scenario: &'a Scenario,
+    kind: Kind,
+    name: &'static str,
+    spec: &'a Value,
+    /// Changes of all fields of the spec.
+    changes: Vec<Value>,
+}
+
+impl<'a> Walks<'a> {
+    pub(crate) fn of(scenario: &'a Scenario) -> Result<Self> {
+        let (kind, name, spec) = object(scenario).context("the scenario creates no object of the product")?;
+        Ok(Self {
+            scenario,
+            kind,
+            name,
+            spec,
+            changes: fields::changes(&schema(kind)?, spec),
+        })
     }
-    Ok(walked)
+
+    /// The scenario with the walk of this number at its end. Enough walks try every change, and then again in another order.
+    pub(crate) fn walked(&self, number: u64) -> Scenario {
+        let (kind, name) = (self.kind, self.name);
+        let mut walked = self.scenario.clone();
+        for (n, change) in chosen(&self.changes, number).into_iter().enumerate() {
+            walked.steps.push(Step::Try(kind, name, json!({ "spec": change })));
+            if n % BACK == BACK - 1 || n == CHANGES - 1 {
+                walked.steps.push(Step::Replace(kind, name, self.spec.clone()));
+            }
+        }
+        walked
+    }
 }
 
 /// Changes of a walk. Walks continue one another through all changes, shuffled anew each time.
@@ -102,18 +124,16 @@ fn schema(kind: Kind) -> Result<Value> {
 fn walks_try_every_change_once_and_go_back_to_the_first_spec() -> Result<()> {
     let scenarios = crate::scenarios::scenarios();
     let scenario = scenarios.iter().find(|s| s.name == "kaito-create").context("missing")?;
-    let (kind, _, spec) = object(scenario).context("missing")?;
-    let changes = fields::changes(&schema(kind)?, spec);
-    let walks = changes.len().div_ceil(CHANGES) as u64;
+    let walks = Walks::of(scenario)?;
     let mut tried = BTreeSet::new();
-    for number in 0..walks {
-        let walked = walked(scenario, number)?;
-        assert!(matches!(walked.steps.last(), Some(Step::Replace(_, "m", last)) if last == spec));
+    for number in 0..walks.changes.len().div_ceil(CHANGES) as u64 {
+        let walked = walks.walked(number);
+        assert!(matches!(walked.steps.last(), Some(Step::Replace(_, "m", last)) if last == walks.spec));
         tried.extend(walked.steps.into_iter().filter_map(|step| match step {
             Step::Try(_, _, change) => Some(change["spec"].to_string()),
             _ => None,
         }));
     }
-    assert!(changes.iter().all(|change| tried.contains(&change.to_string())));
+    assert!(walks.changes.iter().all(|change| tried.contains(&change.to_string())));
     Ok(())
 }
