@@ -202,6 +202,9 @@ pub(crate) async fn run(choice: &Choice) -> Result<Report> {
         .buffer_unordered(PARALLEL);
     while let Some((scenario, faults, run)) = outcomes.next().await {
         done += 1;
+        if run.is_err() {
+            shore.is_up().await?;
+        }
         report.add(scenario, faults, run)?;
         if done == total || done.is_multiple_of(100) {
             say(&format!("{done} of {total} runs, {} failed", report.failures().len()));

@@ -107,6 +107,14 @@ impl Shore {
         })
     }
 
+    /// Fails if the API server does not answer, without which every further run fails.
+    pub(crate) async fn is_up(&self) -> Result<()> {
+        let version = self.admin.apiserver_version().await;
+        version
+            .map(drop)
+            .context("the API server of the campaign has ended: run the command again with --resume")
+    }
+
     /// Runs a scenario with faults, which an error names. Without an expected state, this run's is the one.
     pub(crate) async fn run(
         &self,
