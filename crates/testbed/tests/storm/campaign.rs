@@ -20,7 +20,7 @@ use crate::walk::{self, Walks};
 use crate::world::{Run, Shore, Tried};
 
 /// Runs at the same time. They mostly wait.
-const PARALLEL: usize = 12;
+const PARALLEL: usize = 32;
 /// Seeded faults of a controller end after so many of its writes, and of its events.
 const LAST: u64 = 30;
 

@@ -197,6 +197,9 @@ impl<'a> World<'a> {
             tried: self.tried,
         };
         state::is_named(&run.state)?;
+        // The expected state may be there before the last write of a controller that has read an earlier one. A restart sooner than
+        // that could not tell a write that takes this one back from a write that was missing.
+        self.is_at_rest().await;
         for controller in &self.controllers {
             controller.proxy.plan(Plan::Calm);
         }
