@@ -1,7 +1,7 @@
 //! The addresses of a node, and the cable between it and the host.
 //!
 //! ```text
-//! host 10.213.N.1 ── veth ── 10.213.N.2 node ── pods 10.214.N.0/24, services 10.215.N.0/24
+//! host 10.213.N.1 ── veth ── 10.213.N.2 node ── pods 10.214.N.0/24, services 10.(215 + N/32).(N%32 * 8).0/21
 //! ```
 //!
 //! Pods are reached by routes, not bridged: so every packet passes the node's iptables, and services work from
@@ -43,12 +43,17 @@ impl Network {
 
     /// The addresses of services, reached from the host too.
     pub fn services(&self) -> String {
-        format!("10.215.{}.0/24", self.index)
+        format!("{}/21", self.service(0))
     }
 
     /// The service `kubernetes`, by which pods find the API server.
     pub fn api_service(&self) -> Ipv4Addr {
-        Ipv4Addr::new(10, 215, self.index, 1)
+        self.service(1)
+    }
+
+    /// The address of a service with this last number. A node has room for 2,046, because some tests create a thousand.
+    fn service(&self, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 215 + self.index / 32, self.index % 32 * 8, last)
     }
 
     /// The host's end of the cable.
@@ -68,8 +73,11 @@ impl Network {
     /// Prefix of addresses that no other network uses.
     pub(crate) fn is_free(&self) -> Result<bool> {
         let routes = ip(&["route", "show", "table", "all"])?;
-        let prefixes = [213, 214, 215].map(|net| format!("10.{net}.{}.", self.index));
-        Ok(!prefixes.iter().any(|prefix| routes.contains(prefix)))
+        let used = [213, 214].map(|net| format!("10.{net}.{}.", self.index));
+        Ok(!used
+            .iter()
+            .chain([&self.services()])
+            .any(|range| routes.contains(range)))
     }
 
     /// Lays the cable. Until [`Self::plug_in`] both ends are the host's, but the host's address can be used already.
