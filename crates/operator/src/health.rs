@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +47,7 @@ impl Health {
     /// Not ready until the first part of the start is registered with [`Self::waits_for`]: the admin server answers before that.
     pub fn starting() -> Self {
         let health = Self::default();
-        lock(&health.0.pending).insert(START.to_owned(), 1);
+        health.0.pending.lock().insert(START.to_owned(), 1);
         health
     }
 
@@ -54,7 +55,7 @@ impl Health {
     #[must_use = "dropped without `done`, it is waited for until the end"]
     pub fn waits_for(&self, what: impl Into<String>) -> Pending {
         let what = what.into();
-        let mut pending = lock(&self.0.pending);
+        let mut pending = self.0.pending.lock();
         *pending.entry(what.clone()).or_default() += 1;
         pending.remove(START);
         drop(pending);
@@ -77,7 +78,7 @@ impl Health {
             let ended = task.await;
             if !shutdown.is_cancelled() {
                 tracing::error!(?ended, "{what} ended");
-                lock(&health.0.ended).insert(what);
+                health.0.ended.lock().insert(what);
             }
         })
     }
@@ -85,7 +86,7 @@ impl Health {
     /// Registers a reconcile of `what` until the result is dropped.
     pub(crate) fn busy_with(&self, what: String) -> Busy {
         let number = self.0.number.fetch_add(1, Ordering::Relaxed);
-        lock(&self.0.busy).insert(number, (Instant::now(), what));
+        self.0.busy.lock().insert(number, (Instant::now(), what));
         Busy {
             health: self.clone(),
             number,
@@ -94,14 +95,14 @@ impl Health {
 
     /// Makes the process unready while `reason` returns a reason. Called at each probe.
     pub fn ready_unless(&self, reason: impl Fn() -> Option<String> + Send + Sync + 'static) {
-        lock(&self.0.checks).push(Check(Box::new(reason)));
+        self.0.checks.lock().push(Check(Box::new(reason)));
     }
 
     /// Reasons why the process is not ready; empty if it is.
     pub fn missing(&self) -> Vec<String> {
-        let pending = lock(&self.0.pending);
+        let pending = self.0.pending.lock();
         let waiting = pending.keys().map(|what| format!("waiting for {what}"));
-        let checks = lock(&self.0.checks);
+        let checks = self.0.checks.lock();
         waiting.chain(checks.iter().filter_map(|check| check.0())).collect()
     }
 
@@ -111,11 +112,17 @@ impl Health {
     }
 
     fn problems_after(&self, limit: Duration) -> Vec<String> {
-        let ended = lock(&self.0.ended)
+        let ended = self
+            .0
+            .ended
+            .lock()
             .iter()
             .map(|what| format!("{what} ended"))
             .collect::<Vec<_>>();
-        let hanging = lock(&self.0.busy)
+        let hanging = self
+            .0
+            .busy
+            .lock()
             .values()
             .filter(|(since, _)| since.elapsed() > limit)
             .map(|(since, what)| format!("the reconcile of {what} hangs since {} s", since.elapsed().as_secs()))
@@ -134,7 +141,7 @@ pub struct Pending {
 impl Pending {
     /// Marks it as completed.
     pub fn done(self) {
-        let mut pending = lock(&self.health.0.pending);
+        let mut pending = self.health.0.pending.lock();
         if let Some(count) = pending.get_mut(&self.what) {
             *count -= 1;
             if *count == 0 {
@@ -153,12 +160,8 @@ pub(crate) struct Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        lock(&self.health.0.busy).remove(&self.number);
+        self.health.0.busy.lock().remove(&self.number);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The proxy: an HTTP server for one controller, which forwards to the API server with the controller's identity.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail};
 use axum::body::{self, Body};
@@ -12,6 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -105,7 +106,7 @@ impl FaultProxy {
 
     /// Decides the faults from now on.
     pub fn plan(&self, plan: Plan) {
-        *locked(&self.proxy.plan) = plan;
+        *self.proxy.plan.lock() = plan;
     }
 
     /// Sets what kills the controller. It has to be dead when this returns.
@@ -115,12 +116,12 @@ impl FaultProxy {
 
     /// The writes so far, dry runs included, without Events and Leases.
     pub fn writes(&self) -> Vec<Write> {
-        locked(&self.proxy.writes).clone()
+        self.proxy.writes.lock().clone()
     }
 
     /// The faults of events so far, with the numbers of the events, from 1.
     pub fn bends(&self) -> Vec<(u64, Bend)> {
-        locked(&self.proxy.events).bends.clone()
+        self.proxy.events.lock().bends.clone()
     }
 }
 
@@ -169,12 +170,12 @@ impl Proxy {
         if !is_write || UNCOUNTED.contains(&resource.split('/').next()?) {
             return None;
         }
-        let mut writes = locked(&self.writes);
+        let mut writes = self.writes.lock();
         let number = writes.len() as u64 + 1;
         let write = Write {
             number,
             request: format!("{} {path}", request.method),
-            cut: locked(&self.plan).cut(number),
+            cut: self.plan.lock().cut(number),
         };
         writes.push(write.clone());
         Some(write)
@@ -193,9 +194,9 @@ impl Proxy {
         if is_watch && parts.status.is_success() {
             let proxy = self.clone();
             body = watch::bent(body, move || {
-                let mut events = locked(&proxy.events);
+                let mut events = proxy.events.lock();
                 events.count += 1;
-                let bend = locked(&proxy.plan).bend(events.count)?;
+                let bend = proxy.plan.lock().bend(events.count)?;
                 let number = events.count;
                 events.bends.push((number, bend));
                 Some(bend)
@@ -232,10 +233,6 @@ fn refusal(code: u16, reason: &str, message: &str) -> Result<Response<Body>> {
         response = response.header(HeaderName::from_static("retry-after"), "1");
     }
     Ok(response.body(status.to_string().into())?)
-}
-
-fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! Values that are computed once for each text, such as compiled patterns.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parking_lot::RwLock;
 
 /// Values by their text. It keeps each text that it has seen, so use it for texts of our own schemas only.
-pub(super) struct Memo<T>(LazyLock<RwLock<HashMap<String, Arc<T>>>>);
+pub(super) struct Memo<T>(RwLock<BTreeMap<String, Arc<T>>>);
 
 impl<T> Memo<T> {
     /// No values.
     pub(super) const fn new() -> Self {
-        Self(LazyLock::new(RwLock::default))
+        Self(RwLock::new(BTreeMap::new()))
     }
 
     /// The value of this text; `compute` is called for a new text.
