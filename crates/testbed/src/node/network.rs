@@ -70,14 +70,14 @@ impl Network {
         format!("rwnode{}p", self.index)
     }
 
-    /// Prefix of addresses that no other network uses.
+    /// Whether no other network uses these addresses.
     pub(crate) fn is_free(&self) -> Result<bool> {
         let routes = ip(&["route", "show", "table", "all"])?;
-        let used = [213, 214].map(|net| format!("10.{net}.{}.", self.index));
-        Ok(!used
-            .iter()
-            .chain([&self.services()])
-            .any(|range| routes.contains(range)))
+        let others = [213, 214].map(|second| (second, self.index));
+        let [_, second, first, _] = self.service(0).octets();
+        let services = (first..=first + 7).map(|third| (second, third));
+        let is_used = |(second, third)| routes.contains(&format!("10.{second}.{third}."));
+        Ok(!others.into_iter().chain(services).any(is_used))
     }
 
     /// Lays the cable. Until [`Self::plug_in`] both ends are the host's, but the host's address can be used already.
