@@ -206,3 +206,29 @@ fn provider_that_hands_over_too_late_does_not_keep_the_next_one_from_its_status(
         world.settles(&Settled::default());
     }
 }
+
+/// Found by walk 170175. The core removes the status of a provider that does not hand over and selects the next one; the first one
+/// reports the invalid spec of its stale cache. The next provider could then never write its status.
+#[test]
+fn provider_with_a_stale_cache_does_not_keep_the_next_one_from_its_status() {
+    let (core, acme) = (Who::Core, Who::Provider(0));
+    let lag = |owner, children| Lag { owner, children };
+    let mut world = World::new();
+    for step in [
+        Step::Reconcile(core, lag(0, 0)),
+        Step::Reconcile(acme, lag(0, 0)),
+        Step::Edit(json!({"provider": {"name": "zenith"}})),
+        Step::Reconcile(core, lag(0, 0)),
+        // Invalid.
+        Step::Edit(json!({"engine": {"type": ""}})),
+        Step::Reconcile(core, lag(0, 0)),
+        Step::Edit(json!({"engine": {"type": "vllm"}})),
+        Step::Seconds(301),
+        Step::Reconcile(core, lag(0, 0)),
+        Step::Crash(acme, lag(3, 0), 1),
+        Step::Reconcile(acme, lag(3, 0)),
+    ] {
+        world.take(&step);
+    }
+    world.settles(&Settled::default());
+}

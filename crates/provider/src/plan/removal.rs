@@ -66,8 +66,6 @@ pub(super) fn for_hand_over(provider: &dyn Provider, seen: &Observed, successor:
     Plan {
         delete: deletions(seen, &remaining),
         look_again: until_held(&remaining, seen.now),
-        // The core may have given up waiting, and removed this status.
-        status_guarded: true,
         ..status::terminating(provider, seen, message)
     }
 }
@@ -95,12 +93,8 @@ pub(super) fn refused(provider: &dyn Provider, seen: &Observed, message: String)
         // A leftover: the status belongs to the selected provider.
         return Plan::default();
     }
-    let is_handed_over = !md.is_deleting() && successor(provider, md).is_some();
-    if md.is_deleting() || is_handed_over {
-        return Plan {
-            status_guarded: is_handed_over,
-            ..status::terminating(provider, seen, message)
-        };
+    if md.is_deleting() || successor(provider, md).is_some() {
+        return status::terminating(provider, seen, message);
     }
     status::failed(provider, seen, &Blocked::rejected(message))
 }

@@ -34,6 +34,10 @@ const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(5);
 /// Interval of checks while the result of a write or request is pending, in case the watch misses it.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
+/// Every write is guarded: the core may have removed this status and selected another provider, which could not write its own over
+/// ours.
+const GUARDED: bool = true;
+
 /// Conditions about the spec of a generation, which are true as long as it is.
 const OF_THE_SPEC: [&str; 4] = [
     condition::PROVIDER_COMPATIBLE,
@@ -590,6 +594,7 @@ pub(super) fn cleared(seen: &Observed) -> Plan {
     let status = (ours != ModelDeploymentStatus::default()).then(|| Value::Object(serde_json::Map::new()));
     Plan {
         status,
+        status_guarded: GUARDED,
         ..Plan::default()
     }
 }
@@ -636,8 +641,7 @@ fn write(seen: &Observed, mut status: ModelDeploymentStatus, drafts: Vec<Draft>,
         } else {
             serde_json::to_value(&wanted).ok()
         },
-        // The first status for an upstream object is guarded: the user may be changing the provider at the same time.
-        status_guarded: before.provider.is_none() && md.metadata.resource_version.is_some(),
+        status_guarded: GUARDED,
         events,
         ..Plan::default()
     }
