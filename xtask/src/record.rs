@@ -54,6 +54,7 @@ mod tests {
             (RELIABILITY, "storm --seeds"),
             (RELIABILITY, "storm --installed --docs"),
             (RELIABILITY, "storm --leaders"),
+            (RELIABILITY, "storm --outages"),
             (RELIABILITY, "bench soak --docs"),
         ] {
             let text = std::fs::read_to_string(shell::root().join(page)).unwrap();

@@ -1,9 +1,12 @@
-//! An outage of the API server: each process sends one request a second, and continues when it is over.
+//! Outages of the API server: each process sends one request a second, and continues when they are over.
+//!
+//! `RUNWAY_STORM_OUTAGES` is their lengths in seconds; `cargo xtask storm --outages` chooses longer ones.
 
 #![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
 
 mod support;
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,12 +16,12 @@ use runway_api::labels;
 use runway_testbed::{Proxy, free_port, programs};
 use serde_json::json;
 use support::program::Program;
-use support::{Bed, Upstream, gemma};
+use support::{Bed, Upstream, gemma, storm_setting};
 
-/// Length of the outage, in seconds.
-const OUTAGE: usize = 15;
+/// Lengths of the outages in the tests, in seconds.
+const OUTAGES: &str = "0.1 15";
 /// Attempts beyond one a second: all watches of a process lose their connections at once, and try before the first has failed.
-const AT_FIRST: usize = 20;
+const AT_FIRST: u64 = 20;
 
 /// A program, and the proxy between it and the API server.
 struct Behind {
@@ -61,32 +64,53 @@ async fn controllers_try_once_a_second_and_continue_after_an_outage() -> Result<
         Behind::start(&bed, &folder, "kaito-provider", &kaito, &[]).await?,
     ];
     bed.create(gemma("gemma")).await?;
-    let handled = bed
-        .status("gemma", "handled", |status| status.provider.is_some())
+    bed.status("gemma", "handled", |status| status.provider.is_some())
         .await?;
+    let outages = storm_setting("OUTAGES").unwrap_or_else(|| OUTAGES.to_owned());
+    let mut table = "| outage, s | attempts | reconciled after its end, s |\n|--:|---|--:|\n".to_owned();
+    for (replicas, length) in (2..).zip(outages.split_whitespace()) {
+        let (attempts, after) = outage(&bed, &programs, Duration::from_secs_f64(length.parse()?), replicas)
+            .await
+            .with_context(|| format!("an outage of {length} s"))?;
+        let _ = writeln!(table, "| {length} | {attempts} | {:.1} |", after.as_secs_f64());
+    }
+    println!("{table}");
+    if let Some(file) = storm_setting("REPORT") {
+        std::fs::write(&file, &table).with_context(|| format!("cannot write {file}"))?;
+    }
+    Ok(())
+}
 
-    for behind in &programs {
+/// Disconnects the programs from the API server for this time, and changes the model meanwhile. Returns their attempts, and the time
+/// after which the change was reconciled.
+async fn outage(bed: &Bed, programs: &[Behind], length: Duration, replicas: u32) -> Result<(String, Duration)> {
+    let refused = || programs.iter().map(|behind| behind.proxy.refused() as u64);
+    let before: Vec<u64> = refused().collect();
+    for behind in programs {
         behind.proxy.fail();
     }
-    bed.patch("gemma", json!({ "spec": { "scaling": { "replicas": 3 } } }))
+    let changed = bed
+        .patch("gemma", json!({ "spec": { "scaling": { "replicas": replicas } } }))
         .await?;
-    tokio::time::sleep(Duration::from_secs(OUTAGE as u64)).await;
-    for Behind { name, proxy, .. } in &programs {
-        let attempts = proxy.refused();
-        println!("{name}: {attempts} attempts in {OUTAGE} s");
-        ensure!(attempts >= OUTAGE / 2, "{name} made only {attempts} attempts");
-        ensure!(attempts <= OUTAGE + AT_FIRST, "{name} made {attempts} attempts");
+    tokio::time::sleep(length).await;
+    let mut attempts = Vec::new();
+    let seconds = length.as_secs();
+    for ((behind, before), now) in programs.iter().zip(before).zip(refused()) {
+        let made = now - before;
+        ensure!(
+            made >= seconds / 2 && made <= seconds + AT_FIRST,
+            "{} made {made} attempts",
+            behind.name
+        );
+        attempts.push(format!("{}: {made}", behind.name));
     }
-
     let back = Instant::now();
-    for behind in &programs {
+    for behind in programs {
         behind.proxy.recover();
     }
-    let before = handled.metadata.generation.context("no generation")?;
-    bed.status("gemma", "handled after the outage", |status| {
-        status.observed_generation > Some(before)
+    bed.status("gemma", "reconciled after the outage", |status| {
+        status.observed_generation == changed.metadata.generation
     })
     .await?;
-    println!("the change was handled {:?} after the outage", back.elapsed());
-    Ok(())
+    Ok((attempts.join(", "), back.elapsed()))
 }

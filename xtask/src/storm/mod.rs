@@ -19,6 +19,9 @@ const WRITES: &str = "every_run_with_a_fault_ends_as_the_one_without";
 const PLANS: &str = "every_change_of_a_spec_is_planned_and_the_first_spec_recovers";
 /// The test that ends leaders.
 const LEADERS: &str = "another_replica_takes_over_although_the_clocks_differ";
+/// The test of outages, and their lengths in seconds.
+const OUTAGE: &str = "controllers_try_once_a_second_and_continue_after_an_outage";
+const OUTAGES: &str = "0.1 1 10 60 600";
 /// Changes of specs in a complete campaign, on the API server and in memory.
 const CHANGES: u64 = 50_000;
 const PLANNED: u64 = 1_000_000;
@@ -43,9 +46,8 @@ pub(crate) struct Args {
     /// With --all or --seeds: continue a campaign that was interrupted. Runs that failed are repeated, those that passed are not.
     #[arg(long, requires = "campaign")]
     resume: bool,
-    /// End the leaders of replicated controllers N times, by kill -9 and by SIGTERM, and write the results to docs/reliability.md.
-    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "installed"])]
-    leaders: Option<usize>,
+    #[command(flatten)]
+    programs: OfPrograms,
     #[command(flatten)]
     faults: faults::Options,
     /// Change specs N times on a real API server: values of every field that its schema names, bounds or forbids.
@@ -68,12 +70,37 @@ pub(crate) struct Args {
     cut: Option<Cut>,
 }
 
+/// Disturbances of built programs.
+#[derive(clap::Args)]
+struct OfPrograms {
+    /// End the leaders of replicated controllers N times, by kill -9 and by SIGTERM, and write the results to docs/reliability.md.
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "installed"])]
+    leaders: Option<usize>,
+    /// Interrupt the connections of controllers to the API server for 0.1 seconds to 10 minutes, and write the results to
+    /// docs/reliability.md.
+    #[arg(long, conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "seeds", "installed", "leaders"])]
+    outages: bool,
+}
+
 pub(crate) async fn run(args: &Args) -> Result<()> {
     if args.faults.installed {
         return Box::pin(faults::run(&args.faults)).await;
     }
-    if let Some(times) = args.leaders {
-        return end_leaders(times);
+    if let Some(times) = args.programs.leaders {
+        return measure(
+            "storm --leaders",
+            "leaders",
+            LEADERS,
+            ("STORM_LEADERS", times.to_string()),
+        );
+    }
+    if args.programs.outages {
+        return measure(
+            "storm --outages",
+            "outage",
+            OUTAGE,
+            ("STORM_OUTAGES", OUTAGES.to_owned()),
+        );
     }
     if args.all {
         if !args.resume {
@@ -145,17 +172,18 @@ fn campaign(name: &str, seeds: u64, is_all: bool, is_resumed: bool) -> Result<()
     ended
 }
 
-fn end_leaders(times: usize) -> Result<()> {
-    let table = shell::root().join("target/leaders.md");
+/// Runs one test of a file with a setting, and writes its table to the page.
+fn measure(name: &str, file: &str, test_name: &str, (setting, value): (&str, String)) -> Result<()> {
+    let table = shell::root().join(format!("target/{file}.md"));
     test(
-        &["--workspace", "--test", "leaders"],
-        LEADERS,
+        &["--workspace", "--test", file],
+        test_name,
         &[
-            ("STORM_LEADERS", Some(times.to_string())),
+            (setting, Some(value)),
             ("STORM_REPORT", Some(table.display().to_string())),
         ],
     )?;
-    record::write_down(record::RELIABILITY, "storm --leaders", &fs::read_to_string(&table)?)
+    record::write_down(record::RELIABILITY, name, &fs::read_to_string(&table)?)
 }
 
 fn crash(variables: &[(&str, Option<String>)]) -> Result<()> {
