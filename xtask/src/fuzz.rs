@@ -8,10 +8,10 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 use runway_testbed::programs;
 
 use crate::shell;
@@ -137,7 +137,7 @@ fn side_by_side(
     run: impl Fn(&str) -> Result<Outcome> + Sync,
 ) -> Result<Vec<Outcome>> {
     let queue = Mutex::new(VecDeque::from(targets));
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let next = || queue.lock().pop_front();
     let outcomes = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
@@ -145,12 +145,12 @@ fn side_by_side(
                 while let Some(target) = next() {
                     println!("▸ {target}");
                     let outcome = run(&target);
-                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+                    outcomes.lock().push(outcome);
                 }
             });
         }
     });
-    let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let outcomes = outcomes.into_inner();
     let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect::<Result<_>>()?;
     outcomes.sort_by(|a, b| a.target.cmp(&b.target));
     Ok(outcomes)

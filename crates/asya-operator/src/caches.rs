@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
 use runway_api::{AsyncActor, labels};
 use runway_operator::controller::Wake;
 use runway_operator::crd::Crd;
@@ -118,11 +119,11 @@ impl Caches {
         loop {
             let missing = needs::missing(actor, &found);
             if missing.is_empty() {
-                lock(&self.interest).needs(&id, found.keys());
+                self.interest.lock().needs(&id, found.keys());
                 return Ok(found);
             }
             // Before they are looked at: what changes meanwhile must wake the actor.
-            lock(&self.interest).also_needs(&id, &missing);
+            self.interest.lock().also_needs(&id, &missing);
             for key in missing {
                 let object = self.find(&id.0, &key).await?;
                 found.insert(key, object);
@@ -159,7 +160,9 @@ impl Caches {
         };
         let at = (key.kind, (namespace.to_owned(), key.name.clone()));
         let is_current = |read: &&Read| read.version == version && read.revision >= seen_at;
-        let read = lock(&self.reads)
+        let read = self
+            .reads
+            .lock()
             .get(&at)
             .filter(is_current)
             .and_then(|read| unpack(&read.whole));
@@ -170,7 +173,7 @@ impl Caches {
             Api::namespaced_with(self.client.clone(), namespace, &key.kind.resource_in(version));
         let read = api.get_opt(&key.name).await?;
         if let Some(object) = &read {
-            let mut reads = lock(&self.reads);
+            let mut reads = self.reads.lock();
             // Otherwise it is gone, and would be kept for good.
             if store.read(namespace, &key.name, |_| ()).is_some() {
                 let read = Read {
@@ -196,7 +199,7 @@ impl Caches {
     async fn set(self: &Arc<Self>, kind: Kind, version: Option<String>) {
         let follow = |version: &str, store: Store<Sighting>| self.clone().follow(kind, version, store);
         if self.kinds.set(kind, version, follow).await {
-            lock(&self.reads).retain(|(of, _), _| *of != kind);
+            self.reads.lock().retain(|(of, _), _| *of != kind);
             self.wake_all_of(kind);
         }
     }
@@ -237,7 +240,7 @@ impl Caches {
     fn changed(&self, kind: Kind, change: &Change<'_, Sighting>) {
         if change.gone {
             let at = (kind, (change.namespace.to_owned(), change.name.to_owned()));
-            lock(&self.reads).remove(&at);
+            self.reads.lock().remove(&at);
             self.written.gone(kind.kind, change.namespace, change.name);
         }
         self.wake_interested(kind, change.namespace, change.name);
@@ -246,7 +249,7 @@ impl Caches {
     /// Wakes the actors that need an object.
     fn wake_interested(&self, kind: Kind, namespace: &str, name: &str) {
         let at = (kind, (namespace.to_owned(), name.to_owned()));
-        let names = lock(&self.interest).of.get(&at).cloned().unwrap_or_default();
+        let names = self.interest.lock().of.get(&at).cloned().unwrap_or_default();
         for name in names {
             self.wake.call(namespace, &name);
         }
@@ -254,7 +257,7 @@ impl Caches {
 
     fn wake_all_of(&self, kind: Kind) {
         let ids: BTreeSet<Id> = {
-            let interest = lock(&self.interest);
+            let interest = self.interest.lock();
             let of_kind = interest.of.iter().filter(|((k, _), _)| *k == kind);
             of_kind
                 .flat_map(|((_, place), names)| names.iter().map(|name| (place.0.clone(), name.clone())))
@@ -268,7 +271,7 @@ impl Caches {
     /// Wakes the other actors that need a target that this one needs.
     pub(crate) fn wake_rivals(&self, id: &Id) {
         let rivals: BTreeSet<String> = {
-            let interest = lock(&self.interest);
+            let interest = self.interest.lock();
             let keys = interest
                 .by
                 .get(id)
@@ -288,7 +291,7 @@ impl Caches {
 
     /// Forgets an actor.
     pub(crate) fn forget(&self, id: &Id) {
-        lock(&self.interest).needs(id, std::iter::empty());
+        self.interest.lock().needs(id, std::iter::empty());
     }
 }
 
@@ -318,10 +321,6 @@ impl Interest {
             self.by.insert(id.clone(), now);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The version in which a kind is read: ours if it is served, else the one that is stored.

@@ -1,10 +1,11 @@
 //! The current transports. They come from a mounted ConfigMap, which can be created and changed while the operator runs.
 
 use std::io::ErrorKind;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::transports::{Error, Transports};
+use parking_lot::RwLock;
 
 /// Interval of reads of the file, which is local.
 const LOOK: Duration = Duration::from_secs(5);
@@ -25,7 +26,7 @@ impl Configuration {
     }
 
     pub(crate) fn now(&self) -> Arc<Transports> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now.read().clone()
     }
 
     /// Calls `changed` after every change. Invalid transports are logged once and not used.
@@ -39,7 +40,7 @@ impl Configuration {
                     let names: Vec<&str> = new.iter().map(|(name, _)| name).collect();
                     tracing::info!(transports = names.join(", "), "transports changed");
                     let new = Arc::new(new);
-                    *self.now.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
+                    *self.now.write() = new.clone();
                     changed(&new);
                     told = None;
                 }

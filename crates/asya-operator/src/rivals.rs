@@ -1,10 +1,11 @@
 //! Bindings of the actors of a namespace. Two actors that claim the same object cannot both be bound to it in place.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 use runway_api::AsyncActor;
 use runway_api::async_actor::{AskedStrategy, WorkloadRef};
 use runway_operator::watch::key;
@@ -65,26 +66,22 @@ impl Rivals {
         // A deletion is a new generation.
         let generation = actor.metadata.generation;
         let binding = Rival::of(actor).map(Arc::new);
-        let before = self.lock().insert(key(actor), Known { generation, binding });
+        let before = self.known.lock().insert(key(actor), Known { generation, binding });
         before.is_none_or(|before| before.generation != generation)
     }
 
     /// Forgets an actor. Returns whether it was recorded.
     pub(crate) fn forget(&self, id: &Id) -> bool {
-        self.lock().remove(id).is_some()
+        self.known.lock().remove(id).is_some()
     }
 
     /// The bindings of the other actors in the namespace of an actor.
     pub(crate) fn of(&self, namespace: &str, actor: &str) -> Vec<Arc<Rival>> {
-        let known = self.lock();
+        let known = self.known.lock();
         let from = (namespace.to_owned(), String::new());
         let of_namespace = known.range(from..).take_while(|(id, _)| id.0 == namespace);
         let others = of_namespace.filter(|(id, _)| id.1 != actor);
         others.filter_map(|(_, known)| known.binding.clone()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Id, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

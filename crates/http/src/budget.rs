@@ -5,7 +5,7 @@
 //! Retry-After). What is worked on at the same time is bounded by the size of the bodies too: reading a large document takes
 //! many times its own size.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -81,7 +82,7 @@ pub struct Share(Arc<Mutex<(Option<OwnedSemaphorePermit>, Option<OwnedSemaphoreP
 impl Share {
     /// Gives it back.
     pub fn give_back(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (None, None);
+        *self.0.lock() = (None, None);
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// The open connections of a server.
@@ -42,7 +43,7 @@ impl Slots {
 
     /// A place for a new connection; `None` if all connections are at work.
     pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         if open.len() >= self.most {
             let victim = victim(&open)?;
             open.swap_remove(victim).closed.cancel();
@@ -62,10 +63,6 @@ impl Slots {
 
     fn now(&self) -> u64 {
         self.moments.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,7 +110,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.slots.lock().retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        self.slots.open.lock().retain(|slot| !Arc::ptr_eq(slot, &self.slot));
     }
 }
 
@@ -178,7 +175,7 @@ mod tests {
         let third = slots.admit(OTHER).unwrap();
         assert!(is_closed(&second) && !is_closed(&first) && !is_closed(&third));
         drop(second);
-        assert_eq!(slots.lock().len(), 2);
+        assert_eq!(slots.open.lock().len(), 2);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// Waiting requests, by what they wait for. Cheap to clone.
@@ -29,7 +30,7 @@ impl<K: Clone + Ord> Watches<K> {
     /// Waits for news from now on.
     #[must_use]
     pub fn watch(&self, key: K) -> Watch<K> {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let sender = all.entry(key.clone()).or_insert_with(|| watch::Sender::new(0));
         Watch {
             key,
@@ -45,13 +46,9 @@ impl<K: Ord> Watches<K> {
     where
         K: Borrow<Q>,
     {
-        if let Some(sender) = self.lock().get(key) {
+        if let Some(sender) = self.0.lock().get(key) {
             sender.send_modify(|number| *number += 1);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting<K>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -67,7 +64,7 @@ impl<K: Ord> Watch<K> {
 
 impl<K: Ord> Drop for Watch<K> {
     fn drop(&mut self) {
-        let mut all = self.all.lock();
+        let mut all = self.all.0.lock();
         self.news = None;
         if all.get(&self.key).is_some_and(|sender| sender.receiver_count() == 0) {
             all.remove(&self.key);
@@ -90,8 +87,8 @@ mod tests {
         assert_eq!(first.changed().now_or_never(), Some(()));
         assert_eq!(second.changed().now_or_never(), Some(()));
         drop((first, other));
-        assert_eq!(all.lock().len(), 1);
+        assert_eq!(all.0.lock().len(), 1);
         drop(second);
-        assert!(all.lock().is_empty());
+        assert!(all.0.lock().is_empty());
     }
 }

@@ -1,12 +1,13 @@
 //! The ConfigMaps that users name: one small watch for each, while it is named. All ConfigMaps of a cluster would be too many.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use runway_api::LlamaStackDistribution;
 use runway_operator::controller::Wake;
 use runway_operator::packed::{Packed, Text};
@@ -57,11 +58,11 @@ impl ConfigMaps {
     /// The ConfigMap, if it exists. From now on, `user` is requeued when it changes.
     pub(crate) async fn get(&self, namespace: &str, name: &str, user: &str) -> Result<Option<Arc<ConfigMap>>, Unknown> {
         let store = {
-            let mut watches = lock(&self.watches);
+            let mut watches = self.watches.lock();
             let watch = watches
                 .entry((namespace.to_owned(), name.to_owned()))
                 .or_insert_with(|| self.watch(namespace, name));
-            lock(&watch.users).insert(user.to_owned());
+            watch.users.lock().insert(user.to_owned());
             watch.store.clone()
         };
         match tokio::time::timeout(FIRST_ANSWER, store.listed()).await {
@@ -72,11 +73,11 @@ impl ConfigMaps {
 
     /// Ends the watches of what a LlamaStackDistribution does not name any more.
     pub(crate) fn only(&self, namespace: &str, user: &str, names: &BTreeSet<String>) {
-        lock(&self.watches).retain(|(ns, name), watch| {
+        self.watches.lock().retain(|(ns, name), watch| {
             if ns != namespace || names.contains(name) {
                 return true;
             }
-            let mut users = lock(&watch.users);
+            let mut users = watch.users.lock();
             users.remove(user);
             !users.is_empty()
         });
@@ -90,7 +91,7 @@ impl ConfigMaps {
         let changed = move |change: &Change<'_, Text>| {
             // The reconcile that asks for it first waits for it.
             if known.is_listed() {
-                let users = lock(&to_wake);
+                let users = to_wake.lock();
                 users.iter().for_each(|user| wake.call(change.namespace, user));
             }
         };
@@ -102,8 +103,4 @@ impl ConfigMaps {
             _task: AbortOnDropHandle::new(tokio::spawn(task)),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,9 +2,10 @@
 //! they change.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use runway_api::llama_stack_distribution::ProviderInfo;
 use runway_operator::json;
 use serde::Deserialize;
@@ -95,7 +96,7 @@ impl Servers {
         url: &str,
         wake: impl FnOnce() + Send + 'static,
     ) -> Option<Arc<Answer>> {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if let Some(found) = known.get(key).filter(|k| k.readiness == readiness) {
             return found.answer.clone();
         }
@@ -119,11 +120,11 @@ impl Servers {
 
     /// Forgets a server: it is gone, or its pods are not ready.
     pub(crate) fn forget(&self, key: &Key) {
-        self.lock().remove(key);
+        self.known.lock().remove(key);
     }
 
     fn take_in(&self, key: &Key, readiness: &str, answer: Answer) -> bool {
-        match self.lock().get_mut(key).filter(|k| k.readiness == readiness) {
+        match self.known.lock().get_mut(key).filter(|k| k.readiness == readiness) {
             Some(known) => {
                 known.answer = Some(Arc::new(answer));
                 true
@@ -164,10 +165,6 @@ impl Servers {
             Err(failure) => return Err(failure),
         };
         Ok(kept(&version.version, providers))
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

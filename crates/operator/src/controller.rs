@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt::{self, Debug};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::channel::mpsc;
@@ -12,6 +12,7 @@ use futures::{FutureExt, StreamExt, stream};
 use kube::Resource;
 use kube::runtime::controller::{self, Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
@@ -96,10 +97,7 @@ impl<K: Resource<DynamicType = ()>> Default for Backoff<K> {
 impl<K: Resource<DynamicType = ()>> Backoff<K> {
     /// Forgets the failures of an object: its reconcile succeeded, or it is gone.
     fn forget(&self, object: &ObjectRef<K>) {
-        self.failures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(object);
+        self.failures.lock().remove(object);
     }
 
     /// A failed object is always looked up again, and is not found any more once it is deleted.
@@ -116,7 +114,7 @@ impl<K: Resource<DynamicType = ()>> Backoff<K> {
     }
 
     fn failed(&self, object: ObjectRef<K>) -> Duration {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.failures.lock();
         let count = failures.entry(object).or_default();
         *count += 1;
         wait(*count)
@@ -312,7 +310,7 @@ mod tests {
         type Outcome = Result<(ObjectRef<ConfigMap>, Action), controller::Error<std::io::Error, std::io::Error>>;
 
         let backoff = Backoff::<ConfigMap>::default();
-        let entries = || backoff.failures.lock().unwrap().len();
+        let entries = || backoff.failures.lock().len();
         let objects: Vec<_> = (0..100)
             .map(|number| ObjectRef::new(&format!("object-{number}")).within("team-a"))
             .collect();

@@ -2,10 +2,11 @@
 //! here, and does not write the same object again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::{Resource, ResourceExt};
+use parking_lot::Mutex;
 
 /// Time for which an answer of the server counts if the watch does not show the object.
 pub(crate) const LIFE: Duration = Duration::from_secs(10);
@@ -31,7 +32,7 @@ impl<K: Resource> Echo<K> {
     /// Remembers an answer.
     pub fn wrote(&self, kind: &str, object: K) {
         let key = key(kind, &object.namespace().unwrap_or_default(), &object.name_any());
-        let mut answers = self.lock();
+        let mut answers = self.answers.lock();
         // By then the watch has shown them, or shows that they are gone.
         answers.retain(|_, (when, _)| when.elapsed() < LIFE);
         answers.insert(key, (Instant::now(), Arc::new(object)));
@@ -39,12 +40,12 @@ impl<K: Resource> Echo<K> {
 
     /// Forgets an object, because the watch says that it is gone.
     pub fn gone(&self, kind: &str, namespace: &str, name: &str) {
-        self.lock().remove(&key(kind, namespace, name));
+        self.answers.lock().remove(&key(kind, namespace, name));
     }
 
     /// The answers about objects of a kind.
     pub fn all(&self, kind: &str) -> Vec<Arc<K>> {
-        let answers = self.lock();
+        let answers = self.answers.lock();
         let of_kind = answers.iter().filter(|((of, ..), _)| of == kind);
         of_kind.map(|(_, (_, answer))| answer.clone()).collect()
     }
@@ -52,7 +53,7 @@ impl<K: Resource> Echo<K> {
     /// Forgets an answer, unless there is a later one.
     pub fn forget(&self, kind: &str, answer: &Arc<K>) {
         let key = key(kind, &answer.namespace().unwrap_or_default(), &answer.name_any());
-        let mut answers = self.lock();
+        let mut answers = self.answers.lock();
         if answers.get(&key).is_some_and(|(_, last)| Arc::ptr_eq(last, answer)) {
             answers.remove(&key);
         }
@@ -61,7 +62,7 @@ impl<K: Resource> Echo<K> {
     /// The newer of the watched object and the server's answer to the last write.
     pub fn newest(&self, kind: &str, namespace: &str, name: &str, watched: Option<Arc<K>>) -> Option<Arc<K>> {
         let key = key(kind, namespace, name);
-        let mut answers = self.lock();
+        let mut answers = self.answers.lock();
         let Some((when, answer)) = answers.get(&key) else {
             return watched;
         };
@@ -75,10 +76,6 @@ impl<K: Resource> Echo<K> {
         answers.remove(&key);
         watched
     }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, (Instant, Arc<K>)>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Deletions that the server has accepted and the watch has not shown yet, by the uid of the object.
@@ -88,14 +85,14 @@ pub struct Deletions(Mutex<HashMap<String, Instant>>);
 impl Deletions {
     /// Remembers an accepted deletion.
     pub fn accepted(&self, uid: &str) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|_, when| when.elapsed() < LIFE);
         all.insert(uid.to_owned(), Instant::now());
     }
 
     /// Whether the object's deletion was accepted less than `LIFE` ago.
     pub fn is_under_way(&self, uid: &str) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.get(uid).is_some_and(|when| when.elapsed() < LIFE)
     }
 }

@@ -2,10 +2,10 @@
 //! a webhook of others that cannot be called. The first errors are only logged; after a minute the status reports them.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::echo::Key;
+use parking_lot::Mutex;
 
 /// After this time a failure is reported like a refusal. Most restarts of a webhook take less.
 const LASTING: Duration = Duration::from_mins(1);
@@ -25,7 +25,7 @@ struct Failed {
 impl Failing {
     /// Remembers a failure. Returns whether the writes of this object have failed for a minute.
     pub(crate) fn failed(&self, object: Key, now: Instant) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|_, failed| now.duration_since(failed.last) < FORGOTTEN);
         let failed = all.entry(object).or_insert(Failed { first: now, last: now });
         failed.last = now;
@@ -34,7 +34,7 @@ impl Failing {
 
     /// Forgets the failures of an object: a write has succeeded.
     pub(crate) fn succeeded(&self, object: &Key) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
+        self.0.lock().remove(object);
     }
 }
 
@@ -64,6 +64,6 @@ mod tests {
         let (failing, start) = (Failing::default(), Instant::now());
         failing.failed(service("m"), start);
         failing.failed(service("another"), start + FORGOTTEN);
-        assert_eq!(failing.0.lock().unwrap().len(), 1);
+        assert_eq!(failing.0.lock().len(), 1);
     }
 }

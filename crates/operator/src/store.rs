@@ -7,12 +7,13 @@ use std::hash::Hash;
 use std::mem;
 use std::ops::Bound;
 use std::pin::pin;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
+use parking_lot::{RwLock, RwLockReadGuard};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -110,11 +111,11 @@ impl<T> Store<T> {
     }
 
     fn objects(&self) -> RwLockReadGuard<'_, Objects<T>> {
-        self.0.objects.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.objects.read()
     }
 
     fn write<R>(&self, change: impl FnOnce(&mut Objects<T>) -> R) -> R {
-        change(&mut self.0.objects.write().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.objects.write())
     }
 
     fn key<K: ResourceExt>(&self, object: &K) -> Option<Box<str>> {
@@ -258,7 +259,7 @@ impl<I: Copy + Eq + Hash + fmt::Debug, T> Kinds<I, T> {
 
     /// The version and the store of a kind that is watched.
     pub fn get(&self, kind: I) -> Option<(String, Store<T>)> {
-        let watched = self.watched.read().unwrap_or_else(PoisonError::into_inner);
+        let watched = self.watched.read();
         watched
             .get(&kind)
             .map(|kind| (kind.version.clone(), kind.store.clone()))
@@ -283,7 +284,7 @@ impl<I: Copy + Eq + Hash + fmt::Debug, T> Kinds<I, T> {
                 Some(version) => Some(self.watch(kind, version, follow).await),
                 None => None,
             };
-            let mut all = self.watched.write().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.watched.write();
             match watched {
                 Some(watched) => all.insert(kind, watched),
                 None => all.remove(&kind),

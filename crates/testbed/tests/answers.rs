@@ -15,7 +15,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -25,6 +25,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
 use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, ModelDeploymentStatus, Phase};
 use runway_operator::client::ClientArgs;
@@ -758,7 +759,7 @@ impl Witness {
     /// Waits until Ready of this generation has been checked.
     async fn settled(&self, name: &str, generation: i64) -> Result<()> {
         eventually(PATIENCE, async || {
-            let seen = lock(&self.seen);
+            let seen = self.seen.lock();
             ensure!(
                 seen.checked.contains(&(name.to_owned(), generation)),
                 "{name} is not checked"
@@ -769,12 +770,8 @@ impl Witness {
     }
 
     fn end(self) -> Seen {
-        lock(&self.seen).clone()
+        self.seen.lock().clone()
     }
-}
-
-fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 async fn watch(client: Client, services: Services, seen: Arc<Mutex<Seen>>) {
@@ -790,13 +787,13 @@ async fn watch(client: Client, services: Services, seen: Arc<Mutex<Seen>>) {
         if last.insert(name.clone(), now.clone()) == Some(now.clone()) {
             continue;
         }
-        lock(&seen).transitions += 1;
+        seen.lock().transitions += 1;
         if let Some(generation) = now.ready_for {
             let answering = samplers.remove(&(name.clone(), generation));
             let gap = answering.map_or(Duration::ZERO, |sampler: Sampler| sampler.answering_for());
             let outcome = lists(&services, &md, generation).await;
             let current = models.get(&name).await.ok().and_then(|md| md.metadata.generation);
-            let mut seen = lock(&seen);
+            let mut seen = seen.lock();
             seen.longest = seen.longest.max(gap);
             match outcome {
                 // What was true when it was written may have been changed since.
@@ -850,7 +847,7 @@ impl Sampler {
             loop {
                 let is_there = lists(&services, &md, generation).await.is_ok();
                 {
-                    let mut since = answers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    let mut since = answers.lock();
                     *since = since.filter(|_| is_there).or_else(|| is_there.then(Instant::now));
                 }
                 tokio::time::sleep(Duration::from_millis(250)).await;
@@ -863,7 +860,7 @@ impl Sampler {
     }
 
     fn answering_for(&self) -> Duration {
-        let since = self.since.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let since = self.since.lock();
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }

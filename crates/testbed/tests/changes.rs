@@ -10,7 +10,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DynamicObject, ListParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
+use parking_lot::Mutex;
 use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::client::ClientArgs;
@@ -249,7 +250,7 @@ impl<'a, C: Deref<Target = ControlPlane>> Trial<'a, C> {
         let seen = statuses.clone();
         let watch = tokio::spawn(async move {
             while let Ok(Some(md)) = events.try_next().await {
-                seen.lock().unwrap_or_else(PoisonError::into_inner).extend(status(&md));
+                seen.lock().extend(status(&md));
             }
         });
         let trial = Self {
@@ -268,7 +269,7 @@ impl<'a, C: Deref<Target = ControlPlane>> Trial<'a, C> {
     async fn change(&self, change: &str, patch: Value) -> Result<Row> {
         let before = self.sight().await?;
         let endpoint = self.last_status().await?.service;
-        self.statuses.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.statuses.lock().clear();
         let md = self.bed.patch(&self.name, json!({ "spec": patch })).await?;
         let generation = md.metadata.generation.unwrap_or_default();
         let replicas = md
@@ -313,7 +314,7 @@ impl<'a, C: Deref<Target = ControlPlane>> Trial<'a, C> {
                 .then(|| if answered { "answered" } else { "interrupted" }.to_owned()),
             phases: self.phases(),
         };
-        let statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let statuses = self.statuses.lock().clone();
         let moved = statuses.iter().find(|s| s.service.is_some() && s.service != endpoint);
         ensure!(moved.is_none(), "the endpoint moved from {endpoint:?} to {moved:?}");
         Ok(row)
@@ -335,7 +336,7 @@ impl<'a, C: Deref<Target = ControlPlane>> Trial<'a, C> {
     }
 
     fn phases(&self) -> Vec<String> {
-        let statuses = self.statuses.lock().unwrap_or_else(PoisonError::into_inner);
+        let statuses = self.statuses.lock();
         let mut phases: Vec<String> = statuses.iter().map(|status| status.phase.clone()).collect();
         phases.dedup();
         phases

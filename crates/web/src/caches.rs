@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use kube::Client;
+use parking_lot::Mutex;
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
 use tokio::sync::{Semaphore, broadcast};
 
@@ -89,7 +90,7 @@ impl Users {
 
     /// The caches of a user, for as long as a session holds them.
     pub fn caches(self: &Arc<Self>, who: &Who) -> Arc<Caches> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.retain(|_, caches| caches.strong_count() > 0);
         if let Some(caches) = known.get(who).and_then(Weak::upgrade) {
             return caches;
@@ -113,7 +114,7 @@ impl Users {
 
     /// The caches to drop first: those without listening browsers, then the least recently used.
     fn least_used(&self, asking: &Caches) -> Option<Arc<Caches>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         let others = known.values().filter_map(Weak::upgrade);
         others
             .filter(|caches| !std::ptr::eq(caches.as_ref(), asking) && !caches.is_empty())
@@ -197,8 +198,8 @@ impl Caches {
     /// The watches of a kind where `scope` says; they start with the first request. Watches elsewhere end: the user
     /// may no longer see what they show.
     pub fn watched<K: Cached>(self: &Arc<Self>, scope: &Scope) -> Vec<Arc<Watched<K>>> {
-        *self.used_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        let mut slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
+        *self.used_at.lock() = Instant::now();
+        let mut slot = K::slot(self).lock();
         let places = scope.places();
         slot.retain(|place, watched| places.contains(place) && !watched.is_over());
         let begin = |place: Option<String>| {
@@ -212,14 +213,14 @@ impl Caches {
 
     /// The watches of a kind that there are, in a namespace or in all.
     pub fn running<K: Cached>(&self, namespace: &str) -> Vec<Arc<Watched<K>>> {
-        let slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = K::slot(self).lock();
         let places = [None, Some(namespace.to_owned())];
         places.iter().filter_map(|place| slot.get(place).cloned()).collect()
     }
 
     /// Ends the watches of a kind, and forgets what they have shown.
     pub fn drop_kind<K: Cached>(&self) {
-        let mut slot = K::slot(self).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = K::slot(self).lock();
         for watched in std::mem::take(&mut *slot).into_values() {
             watched.end();
         }
@@ -236,7 +237,7 @@ impl Caches {
 
     fn is_empty(&self) -> bool {
         fn has_none<K: Kind>(slot: &Slot<K>) -> bool {
-            slot.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+            slot.lock().is_empty()
         }
         has_none(&self.deployments)
             && has_none(&self.providers)
@@ -245,7 +246,7 @@ impl Caches {
     }
 
     fn last_use(&self) -> Instant {
-        *self.used_at.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.used_at.lock()
     }
 
     fn feed(self: &Arc<Self>) -> Feed {

@@ -3,7 +3,7 @@
 //! All sessions share the connections to the cluster: a credential is a header of each request, not a client of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use axum::body::Body as Answer;
@@ -15,6 +15,7 @@ use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
 use kube::api::PostParams;
 use kube::client::Body;
 use kube::{Api, Client, Config};
+use parking_lot::Mutex;
 use runway_client::asya_gateway;
 use runway_operator::telemetry::chain;
 use tokio::sync::Semaphore;
@@ -203,14 +204,14 @@ pub struct Holders(Mutex<Vec<Weak<Credential>>>);
 impl Holders {
     /// Adds a session.
     pub fn add(&self, credential: &Arc<Credential>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|held| held.strong_count() > 0);
         all.push(Arc::downgrade(credential));
     }
 
     /// A credential that is not over.
     pub fn pick(&self) -> Option<Arc<Credential>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let mut held = all.iter().filter_map(Weak::upgrade);
         held.find(|credential| !credential.over.is_cancelled())
     }

@@ -1,9 +1,9 @@
 //! Replica counts of objects since the start of their watch, for the small charts.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use crate::moment::Moment;
 
@@ -33,7 +33,7 @@ pub struct Histories(Mutex<BTreeMap<(String, String), Vec<Step>>>);
 impl Histories {
     /// Keeps what an object has now, if that is new.
     pub fn note(&self, namespace: String, name: String, now: Timestamp, replicas: Replicas) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let steps = all.entry((namespace, name)).or_default();
         if steps.last().is_some_and(|(_, last)| *last == replicas) {
             return;
@@ -46,13 +46,13 @@ impl Histories {
 
     /// An object is gone.
     pub fn forget(&self, namespace: String, name: String) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.remove(&(namespace, name));
     }
 
     /// The steps of an object, the oldest first.
     pub fn of(&self, namespace: &str, name: &str) -> Vec<Step> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.get(&(namespace.to_owned(), name.to_owned()))
             .cloned()
             .unwrap_or_default()

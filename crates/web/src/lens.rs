@@ -2,7 +2,7 @@
 //! credential may list and watch.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -10,6 +10,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
+use parking_lot::Mutex;
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Namespace};
 use runway_client::access::{self, Right};
 use runway_client::cluster::Cluster;
@@ -222,7 +223,7 @@ impl Lens {
     /// Namespaces that the session may read. Answers of the cluster are valid for about one second.
     async fn scope<K: Cached>(&self) -> Result<Scope, Trouble> {
         let plural = K::plural(&()).into_owned();
-        let last = self.passes().get(&plural).cloned();
+        let last = self.passes.lock().get(&plural).cloned();
         if let Some(pass) = last.as_ref().filter(|pass| pass.counts()) {
             return Ok(pass.scope.clone());
         }
@@ -240,7 +241,7 @@ impl Lens {
         let late = || Err(Trouble::Away("no response within 5 seconds".to_owned()));
         match tokio::time::timeout(FIRST_LIST, asked).await.unwrap_or_else(|_| late()) {
             Ok(pass) => {
-                self.passes().insert(plural, pass.clone());
+                self.passes.lock().insert(plural, pass.clone());
                 Ok(pass.scope)
             }
             Err(Trouble::Away(why)) => {
@@ -248,7 +249,7 @@ impl Lens {
                 granted.map(|pass| pass.scope).ok_or(Trouble::Away(why))
             }
             Err(trouble) => {
-                self.passes().remove(&plural);
+                self.passes.lock().remove(&plural);
                 // Of no use for other sessions of the user either, unless it is this credential alone that is refused.
                 if matches!(trouble, Trouble::Forbidden(_)) || !self.caches.holders.has_another() {
                     self.caches.drop_kind::<K>();
@@ -256,10 +257,6 @@ impl Lens {
                 Err(trouble)
             }
         }
-    }
-
-    fn passes(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Pass>> {
-        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks once more where the session was allowed to look before.

@@ -6,7 +6,7 @@
 //! to impersonate, and every call impersonates the user that the issuer has named.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -14,6 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
+use parking_lot::Mutex;
 use runway_api::Namespace;
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
@@ -231,7 +232,7 @@ impl Sessions {
         let sweeper = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(SWEEP).await;
-                sweep(&mut swept.lock().unwrap_or_else(PoisonError::into_inner));
+                sweep(&mut swept.lock());
             }
         });
         Self {
@@ -258,7 +259,7 @@ impl Sessions {
 
     /// The session of a cookie.
     pub fn find(&self, id: &str) -> Option<Arc<Session>> {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         sweep(&mut held);
         let found = held.get_mut(id)?;
         found.used = Instant::now();
@@ -267,7 +268,7 @@ impl Sessions {
 
     /// Ends a session and its streaming responses.
     pub fn end(&self, id: &str) {
-        if let Some(held) = self.held().remove(id) {
+        if let Some(held) = self.held.lock().remove(id) {
             held.session.over.cancel();
         }
     }
@@ -358,7 +359,7 @@ impl Sessions {
             at_issuer: entry.at_issuer,
             accepted: tokio::sync::Mutex::new(Some(Instant::now())),
         };
-        let mut held = self.held();
+        let mut held = self.held.lock();
         make_room(&mut held, session.who.as_ref())?;
         held.insert(
             id.clone(),
@@ -368,10 +369,6 @@ impl Sessions {
             },
         );
         Ok(id)
-    }
-
-    fn held(&self) -> std::sync::MutexGuard<'_, ById> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use kube::runtime::watcher::Event;
+use parking_lot::RwLock;
 use runway_operator::packed::Packed;
 use runway_operator::watch::key;
 
@@ -77,7 +78,7 @@ impl<K> Store<K> {
 
     /// Forgets all objects.
     pub fn clear(&self) {
-        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.objects.write();
         objects.shown = HashMap::new();
         objects.arriving = HashMap::new();
         self.count(&mut objects, 0);
@@ -99,7 +100,7 @@ impl<K> Drop for Store<K> {
 impl<K: Kind> Store<K> {
     /// Takes in what a watch shows. Returns the objects that are gone: those that a new list lacks, too.
     pub fn apply(&self, event: Event<K>) -> Vec<Key> {
-        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.objects.write();
         let (mut size, mut gone) = (objects.size, Vec::new());
         match event {
             Event::Init => {
@@ -134,13 +135,13 @@ impl<K: Kind> Store<K> {
 
     /// All objects, shortened for lists.
     pub fn all(&self) -> Vec<Arc<K>> {
-        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        let objects = self.objects.read();
         objects.shown.values().map(|kept| kept.brief.clone()).collect()
     }
 
     /// One complete object.
     pub fn one(&self, namespace: &str, name: &str) -> Option<K> {
-        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        let objects = self.objects.read();
         let kept = objects.shown.get(&(namespace.to_owned(), name.to_owned()))?;
         let whole = kept.whole.unpack();
         whole

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 
 use super::jobs::Job;
 use super::outcome::{self, Outcome};
@@ -42,7 +43,7 @@ pub(crate) fn run(jobs: Vec<Job>) -> Result<Vec<Outcome>> {
 }
 
 fn next(queue: &Mutex<Queue>, lane: usize) -> Option<Job> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner).next(lane)
+    queue.lock().next(lane)
 }
 
 impl Queue {

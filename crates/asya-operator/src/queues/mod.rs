@@ -5,10 +5,11 @@ mod sqs;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use parking_lot::{Mutex, RwLock};
 
 use runway_asya_transport::management;
 
@@ -113,13 +114,13 @@ impl Keeper {
     /// Replaces the transports, and forgets the state of all queues.
     pub(crate) fn configure(&self, transports: &Transports) {
         let brokers = brokers(transports, &self.secrets);
-        *self.brokers.write().unwrap_or_else(PoisonError::into_inner) = brokers;
-        self.lock().clear();
+        *self.brokers.write() = brokers;
+        self.known.lock().clear();
     }
 
     /// State of an actor's queues; unknown if the last work was for other queues.
     pub(crate) fn state(&self, id: &Id, wanted: Option<&Queues>) -> QueueState {
-        match self.lock().get(id) {
+        match self.known.lock().get(id) {
             Some(known) if wanted == Some(&known.queues) => known.state.clone(),
             _ => QueueState::Unknown,
         }
@@ -145,7 +146,7 @@ impl Keeper {
             state,
             removing: matches!(work, QueueWork::Remove(_)),
         };
-        self.lock().insert(id.clone(), known);
+        self.known.lock().insert(id.clone(), known);
     }
 
     async fn ensure(&self, queues: &Queues) -> QueueState {
@@ -159,13 +160,13 @@ impl Keeper {
     }
 
     fn broker(&self, queues: &Queues) -> Option<Arc<dyn Broker>> {
-        let brokers = self.brokers.read().unwrap_or_else(PoisonError::into_inner);
+        let brokers = self.brokers.read();
         brokers.get(&queues.transport).cloned()
     }
 
     /// Forgets the queues of an actor.
     pub(crate) fn forget(&self, id: &Id) {
-        self.lock().remove(id);
+        self.known.lock().remove(id);
     }
 
     /// Retries failed work, checks all queues from time to time, and calls `wake` for each actor whose state changed. Sends no request
@@ -175,6 +176,7 @@ impl Keeper {
             tokio::time::sleep(RETRY).await;
             let look = round.is_multiple_of(LOOK_EVERY);
             let due: Vec<(Id, Queues, QueueState)> = self
+                .known
                 .lock()
                 .iter()
                 .filter(|(_, known)| match known.state {
@@ -187,7 +189,7 @@ impl Keeper {
                 .collect();
             for (id, queues, before) in due {
                 let now = self.ensure(&queues).await;
-                let mut known = self.lock();
+                let mut known = self.known.lock();
                 // Forgotten or replaced in the meantime.
                 let same = |entry: &&mut Known| !entry.removing && entry.queues == queues && entry.state == before;
                 let Some(entry) = known.get_mut(&id).filter(same) else {
@@ -200,10 +202,6 @@ impl Keeper {
                 }
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -16,8 +15,9 @@ use lapin::options::{
 use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
+use parking_lot::Mutex;
 use runway_asya_transport::management::Management;
-use tokio::sync::Mutex;
+use tokio::sync;
 
 use super::{Broker, Error, PATIENCE, Removal};
 use crate::queue::{Alias, Queues};
@@ -42,9 +42,9 @@ const LAST_DELIVERY: Duration = Duration::from_secs(2);
 pub(super) struct Rabbit {
     config: RabbitMq,
     secrets: PathBuf,
-    connection: Mutex<Option<Connection>>,
+    connection: sync::Mutex<Option<Connection>>,
     /// Queues that were compared with their arguments, and how they differ.
-    compared: sync::Mutex<BTreeMap<String, (FieldTable, Option<String>)>>,
+    compared: Mutex<BTreeMap<String, (FieldTable, Option<String>)>>,
 }
 
 impl Rabbit {
@@ -52,8 +52,8 @@ impl Rabbit {
         Self {
             config,
             secrets,
-            connection: Mutex::new(None),
-            compared: sync::Mutex::default(),
+            connection: sync::Mutex::new(None),
+            compared: Mutex::default(),
         }
     }
 
@@ -95,13 +95,15 @@ impl Rabbit {
 
     /// Creates a queue, unless it exists, and binds it to the exchange by its own name. Returns how an existing one differs.
     async fn make(&self, queue: &str, arguments: &FieldTable) -> Result<Option<String>, Error> {
-        let known = lock(&self.compared).get(queue).cloned();
+        let known = self.compared.lock().get(queue).cloned();
         let drift = match known.filter(|(with, _)| with == arguments) {
             // The broker logs an error for each declaration with other arguments.
             Some((_, drift)) if self.look(queue).await?.is_some() => drift,
             _ => self.declare(queue, arguments).await?,
         };
-        lock(&self.compared).insert(queue.to_owned(), (arguments.clone(), drift.clone()));
+        self.compared
+            .lock()
+            .insert(queue.to_owned(), (arguments.clone(), drift.clone()));
         self.bind(queue, &[queue]).await?;
         Ok(drift)
     }
@@ -483,10 +485,6 @@ impl Broker for Rabbit {
     fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Removal, Error>> {
         Box::pin(self.in_time(self.remove_all(queues)))
     }
-}
-
-fn lock<T>(mutex: &sync::Mutex<T>) -> sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(sync::PoisonError::into_inner)
 }
 
 async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> lapin::Result<()> {

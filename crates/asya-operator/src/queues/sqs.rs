@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use runway_sqs::{Client, Settings};
 use serde_json::json;
 
@@ -36,7 +36,7 @@ impl Sqs {
 
     fn client(&self) -> Result<Client, Error> {
         let settings = self.config.place(&self.secrets)?;
-        let mut known = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.client.lock();
         if let Some((_, client)) = known.as_ref().filter(|(of, _)| *of == settings) {
             return Ok(client.clone());
         }

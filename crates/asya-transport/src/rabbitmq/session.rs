@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, confirm, connection, exchange, queue};
 use amq_protocol::types::{AMQPValue, FieldTable, ShortString};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -184,7 +185,7 @@ impl Session {
         };
         let (answer, told) = oneshot::channel();
         {
-            let mut outbox = self.outbox();
+            let mut outbox = self.outbox.lock();
             if outbox.over {
                 return Err(PublishError::Lost);
             }
@@ -212,7 +213,7 @@ impl Session {
                 ..encoded
             };
             // It fits, because the message itself did.
-            let _ = encode_message(tap.channel, &copy, self.frame_max, &mut self.outbox().frames);
+            let _ = encode_message(tap.channel, &copy, self.frame_max, &mut self.outbox.lock().frames);
             self.wake.notify_one();
         }
         published
@@ -226,7 +227,7 @@ impl Session {
     /// Acknowledges a message soon. If the connection is lost, the broker delivers it again.
     pub(super) fn acknowledge(&self, tag: u64) {
         self.settled.store(true, Ordering::Relaxed);
-        self.outbox().acknowledged.add(tag);
+        self.outbox.lock().acknowledged.add(tag);
         self.wake.notify_one();
     }
 
@@ -251,7 +252,7 @@ impl Session {
 
     /// Starts or cancels the consumer, if it is not in this state. Messages that are on their way return to the queue.
     pub(super) fn consume(&self, wanted: bool) {
-        let mut outbox = self.outbox();
+        let mut outbox = self.outbox.lock();
         if outbox.consumes == wanted {
             return;
         }
@@ -275,12 +276,12 @@ impl Session {
     }
 
     fn consumes(&self) -> bool {
-        self.outbox().consumes
+        self.outbox.lock().consumes
     }
 
     /// Writes the remaining frames and closes the connection.
     pub(super) async fn close(&self) {
-        self.outbox().acknowledge(self.consuming);
+        self.outbox.lock().acknowledge(self.consuming);
         let close = connection::Close {
             reply_code: 200,
             reply_text: "bye".into(),
@@ -293,23 +294,19 @@ impl Session {
     }
 
     fn say(&self, channel: u16, method: AMQPClass) {
-        self.outbox().say(channel, method);
+        self.outbox.lock().say(channel, method);
         self.wake.notify_one();
     }
 
     /// Moves the frames to write into `out`. Few acknowledgements wait for other frames, unless `late`. Returns whether some wait.
     fn gather(&self, out: &mut Frames, late: bool) -> bool {
         out.clear();
-        let mut outbox = self.outbox();
+        let mut outbox = self.outbox.lock();
         if late || !outbox.frames.is_empty() || outbox.acknowledged.untold() >= self.few.max(1) {
             outbox.acknowledge(self.consuming);
         }
         std::mem::swap(&mut outbox.frames, out);
         outbox.acknowledged.untold() > 0
-    }
-
-    fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -378,7 +375,7 @@ impl Running {
         let session = Arc::clone(&self.session);
         let over = self.exchange().await;
         session.dead.cancel();
-        let mut outbox = session.outbox();
+        let mut outbox = session.outbox.lock();
         outbox.over = true;
         outbox.confirms.forget();
         drop(outbox);
@@ -429,7 +426,7 @@ impl Running {
                     if self.heard.elapsed() > silence {
                         return Err(Error::Silent);
                     }
-                    encode(&AMQPFrame::Heartbeat, session.outbox().frames.tail())?;
+                    encode(&AMQPFrame::Heartbeat, session.outbox.lock().frames.tail())?;
                 }
                 () = session.dead.cancelled() => return Ok(()),
             }
@@ -499,11 +496,11 @@ impl Running {
                 self.contents.insert(on, Content::new(About::Returned));
             }
             basic::AMQPMethod::Ack(ack) => {
-                let confirms = &mut self.session.outbox().confirms;
+                let confirms = &mut self.session.outbox.lock().confirms;
                 confirms.settle(ack.delivery_tag, ack.multiple, true);
             }
             basic::AMQPMethod::Nack(nack) => {
-                let confirms = &mut self.session.outbox().confirms;
+                let confirms = &mut self.session.outbox.lock().confirms;
                 confirms.settle(nack.delivery_tag, nack.multiple, false);
             }
             basic::AMQPMethod::CancelOk(_) => {}
@@ -587,7 +584,7 @@ impl Running {
             }
             About::Returned => {
                 if let Some(number) = header.properties.as_ref().ok().and_then(wire::number) {
-                    self.session.outbox().confirms.returned(number);
+                    self.session.outbox.lock().confirms.returned(number);
                 }
             }
         }

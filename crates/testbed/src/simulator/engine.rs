@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     future::Future,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -28,6 +28,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -201,7 +202,7 @@ impl Simulation {
         } else {
             now
         };
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.since.lock();
         let entry = since
             .entry(object.uid().unwrap_or_default())
             .or_insert_with(|| (undertaking.to_owned(), start));
@@ -212,7 +213,7 @@ impl Simulation {
     }
 
     fn forget(&self, object: &DynamicObject) {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.since.lock();
         since.remove(&object.uid().unwrap_or_default());
     }
 

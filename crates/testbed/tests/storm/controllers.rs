@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use runway_api::labels;
 use runway_core::Registry;
 use runway_operator::process::Process;
@@ -171,11 +172,11 @@ impl Controller {
         let (who, config) = (self.who, self.config.clone());
         // One that ends by itself is missed at the next step of its scenario.
         runtime.spawn(async move { who.run(Client::try_from(config)?).await });
-        *self.runtime.lock().unwrap_or_else(PoisonError::into_inner) = Some(runtime);
+        *self.runtime.lock() = Some(runtime);
     }
 
     pub(crate) fn kill(&self) {
-        let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {
             runtime.shutdown_background();
         }

@@ -1,13 +1,14 @@
 //! Upstream objects over time: how many a model had at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
 use kube::core::DynamicObject;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
 use runway_provider::Kind;
 use runway_provider_dynamo::DYNAMO_GRAPH_DEPLOYMENT;
 use runway_provider_kaito::{INFERENCE_SET, WORKSPACE};
@@ -51,7 +52,7 @@ impl Ledger {
                         _ => continue,
                     };
                     if let Some((model, version, uid)) = entry(&object) {
-                        let mut histories = histories.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut histories = histories.lock();
                         histories.entry(model).or_default().insert(version, (uid, is_there));
                     }
                 }
@@ -65,7 +66,7 @@ impl Ledger {
 
     /// Fails if a model of the namespace had two at once, or still has one.
     pub(crate) fn check(&self, namespace: &str) -> Result<()> {
-        let histories = self.histories.lock().unwrap_or_else(PoisonError::into_inner);
+        let histories = self.histories.lock();
         let mut own = histories.iter().filter(|((n, _), _)| n == namespace);
         own.try_for_each(|((_, model), history)| one_at_a_time(history).with_context(|| format!("model {model}")))
     }

@@ -1,11 +1,11 @@
 //! Pending sign-ins. The browser keeps them in an encrypted cookie, so unauthenticated users cannot fill the server's memory.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use runway_operator::clock;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl Flows {
 
     /// Ends a sign-in. `false` if it was ended before.
     pub(super) fn end(&self, flow: &Flow) -> bool {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.ended.lock();
         if ended.contains(&flow.state) {
             return false;
         }
@@ -132,7 +132,7 @@ mod tests {
             flows.seal(flow(&stranger.to_string())).unwrap();
         }
         assert_eq!(flows.open(&cookie), Some(flow("mine")));
-        assert!(flows.ended.lock().unwrap().is_empty());
+        assert!(flows.ended.lock().is_empty());
     }
 
     #[test]
@@ -143,6 +143,6 @@ mod tests {
         for stranger in 0..10_000 {
             assert!(flows.end(&flow(&stranger.to_string())));
         }
-        assert_eq!(flows.ended.lock().unwrap().len(), REMEMBERED);
+        assert_eq!(flows.ended.lock().len(), REMEMBERED);
     }
 }
