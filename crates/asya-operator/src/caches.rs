@@ -208,14 +208,14 @@ impl Caches {
         let (client, resource) = (self.client.clone(), kind.resource_in(version));
         let this = self.clone();
         let changed = move |change: &Change<'_, Sighting>| this.changed(kind, change);
+        let written = self.written.clone();
+        let missed = move |object: &DynamicObject| {
+            self.wake_interested(kind, &object.namespace().unwrap_or_default(), &object.name_any());
+        };
         if needs::MADE.contains(&kind) {
             let ours = format!("{}={}", labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER);
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
             let events = events(api, watcher::Config::default().labels(&ours));
-            let written = self.written.clone();
-            let missed = move |object: &DynamicObject| {
-                self.wake_interested(kind, &object.namespace().unwrap_or_default(), &object.name_any());
-            };
             let events = noticing(events, written, kind.kind, missed);
             let keep = |object: DynamicObject| {
                 Some(Sighting {
@@ -232,9 +232,9 @@ impl Caches {
                 whole: None,
             })
         };
-        store
-            .follow(events(api, watcher::Config::default()), keep, changed)
-            .boxed()
+        let events = events(api, watcher::Config::default());
+        let events = noticing(events, written, kind.kind, missed);
+        store.follow(events, keep, changed).boxed()
     }
 
     fn changed(&self, kind: Kind, change: &Change<'_, Sighting>) {
@@ -329,4 +329,52 @@ fn version(kind: Kind, crd: &Crd) -> Option<String> {
     let ours = served().find(|v| v.name == kind.version);
     let stored = || served().find(|v| v.storage);
     ours.or_else(stored).or_else(|| served().next()).map(|v| v.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::{self, Either};
+    use kube::client::Body;
+    use runway_operator::controller;
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::targets::STATEFUL_SET;
+
+    /// A server without objects, whose watches stay silent.
+    fn empty() -> Client {
+        let service = service_fn(|request: http::Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            if is_watch {
+                return Either::Left(future::pending());
+            }
+            let list =
+                json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "7" }, "items": [] });
+            let response = http::Response::new(Body::from(list.to_string().into_bytes()));
+            Either::Right(future::ready(Ok::<_, kube::Error>(response)))
+        });
+        Client::new(service, "ns")
+    }
+
+    /// Found by `storm --scenario actor-to-stateful-set --seed 46`: the StatefulSet was waited for, although it was gone.
+    #[tokio::test]
+    async fn a_workload_that_was_created_and_deleted_while_its_watch_was_away_is_noticed() {
+        let (wake, mut woken) = controller::wake();
+        let written = Arc::<Echo<DynamicObject>>::default();
+        let caches = Caches::new(empty(), wake, written.clone());
+        let id = ("ns".to_owned(), "a".to_owned());
+        caches.interest.lock().also_needs(&id, &[Key::new(STATEFUL_SET, "a")]);
+        let mut workload = DynamicObject::new("a", &STATEFUL_SET.resource()).within("ns");
+        workload.metadata.resource_version = Some("5".to_owned());
+        written.wrote(STATEFUL_SET.kind, workload);
+
+        let follow = caches.follow(STATEFUL_SET, STATEFUL_SET.version, Store::by_name());
+        let noticed = future::select(follow, woken.next());
+        let Ok(Either::Right((actor, _))) = tokio::time::timeout(Duration::from_mins(1), noticed).await else {
+            panic!("the actor is not requeued");
+        };
+        assert_eq!(actor.map(|actor| actor.name).as_deref(), Some("a"));
+        assert!(written.newest(STATEFUL_SET.kind, "ns", "a", None).is_none());
+    }
 }

@@ -268,6 +268,11 @@ where
         objects.filter_map(|event| ready(mapped(event, |packed: Packed<K>| Some(packed.delivered()))))
     }
 
+    /// The owner after our own writes to it.
+    pub fn latest(&self, owner: &K) -> Arc<K> {
+        self.own.latest(&K::kind(&()), Arc::new(owner.clone()))
+    }
+
     /// The newer of what a watch delivered of the owner and our own last write to it.
     pub fn newest(&self, owner: Arc<K>) -> Arc<K> {
         let (namespace, name) = (owner.namespace().unwrap_or_default(), owner.name_any());

@@ -191,8 +191,9 @@ where
         }
         Err(error) => {
             // A guarded status refers to the object as the plan's own writes left it.
-            let owner = executor.newest(Arc::new(owner.clone()));
-            executor.execute(&owner, &after_failure(&error)).await?;
+            executor
+                .execute(&executor.latest(owner), &after_failure(&error))
+                .await?;
             Err(error.into())
         }
     }
