@@ -20,6 +20,12 @@ pub fn replica_failure(deployment: &Value) -> Option<Condition<'_>> {
     object::condition(status, "ReplicaFailure").filter(Condition::is_true)
 }
 
+/// The condition of a Deployment whose pods cannot be created ([`replica_failure`]), or whose rollout makes no progress.
+pub fn rollout_failure(deployment: &Value) -> Option<Condition<'_>> {
+    let stuck = || object::condition(&deployment["status"], "Progressing").filter(Condition::is_false);
+    replica_failure(deployment).or_else(stuck)
+}
+
 /// A pod that is not ready, with the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unready {

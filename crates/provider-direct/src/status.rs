@@ -3,7 +3,6 @@
 
 use jiff::Timestamp;
 use runway_api::Phase;
-use runway_operator::object::{self, Condition};
 use runway_operator::{json, kubelet};
 use runway_provider::Reading;
 use serde_json::Value;
@@ -86,8 +85,7 @@ impl Counts {
 
 /// Reason and message of the Deployment if pods cannot be created or a rollout is stuck.
 fn failure(deployment: &Value) -> Option<(String, String)> {
-    let stuck = || object::condition(&deployment["status"], "Progressing").filter(Condition::is_false);
-    let found = kubelet::replica_failure(deployment).or_else(stuck)?;
+    let found = kubelet::rollout_failure(deployment)?;
     let is_complete = !found.reason.is_empty() && !found.message.is_empty();
     is_complete.then(|| (found.reason.to_owned(), found.message.to_owned()))
 }

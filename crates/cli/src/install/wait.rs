@@ -14,6 +14,8 @@ use crate::patience::Patience;
 use crate::terminal::Terminal;
 use runway_client::manifests::COMPONENT_LABEL;
 use runway_client::{pods, text};
+use runway_operator::kubelet;
+use serde_json::json;
 
 /// Waits until all pods of these Deployments are updated and ready, and reports progress.
 ///
@@ -159,22 +161,9 @@ pub fn reason(deployment: &Deployment, pods: &[Pod]) -> String {
     if !reasons.is_empty() {
         return reasons.join(", ");
     }
-    let conditions = deployment
-        .status
-        .as_ref()
-        .and_then(|s| s.conditions.clone())
-        .unwrap_or_default();
-    let failure = conditions
-        .iter()
-        .find(|c| c.type_ == "ReplicaFailure" && c.status == "True")
-        .or_else(|| {
-            conditions
-                .iter()
-                .find(|c| c.type_ == "Progressing" && c.status == "False")
-        });
-    match failure.and_then(|c| c.message.clone()) {
-        Some(message) if pods.is_empty() => format!("no pods: {message}"),
-        Some(message) => message,
+    match kubelet::rollout_failure(&json!(deployment)) {
+        Some(failure) if pods.is_empty() => format!("no pods: {}", failure.message),
+        Some(failure) => failure.message.to_owned(),
         None if pods.is_empty() => "no pods created yet (is kube-controller-manager running?)".to_owned(),
         None => progress(deployment),
     }
@@ -183,7 +172,6 @@ pub fn reason(deployment: &Deployment, pods: &[Pod]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn pod(status: &serde_json::Value) -> Pod {
         serde_json::from_value(json!({ "metadata": { "name": "p" }, "status": status })).unwrap()

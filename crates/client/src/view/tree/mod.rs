@@ -21,6 +21,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
 use runway_api::Tone;
+use runway_operator::kubelet;
+use runway_operator::object::{self, Condition};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -313,11 +315,11 @@ fn generic(object: &DynamicObject) -> Standing {
         "PersistentVolumeClaim" => return claim(data),
         _ => {}
     }
-    let ready = conditions(data).find(|c| is_summary(c));
+    let ready = object::conditions(&data["status"]).find(is_summary);
     let state = data.pointer("/status/state").and_then(Value::as_str);
     match (ready, state) {
-        (Some(ready), _) if text_of(ready, "status") == "True" => Standing::new("ready", "", Health::Good),
-        (Some(ready), _) => Standing::new("not ready", reason_and_message(ready), Health::Open),
+        (Some(ready), _) if ready.is_true() => Standing::new("ready", "", Health::Good),
+        (Some(ready), _) => Standing::new("not ready", reason_and_message(&ready), Health::Open),
         (None, Some(state)) => {
             let health = match state.to_lowercase().as_str() {
                 "ready" | "running" | "succeeded" | "successful" => Health::Good,
@@ -335,8 +337,8 @@ fn workload(data: &Value) -> Standing {
     let wanted = number(data, "/spec/replicas").unwrap_or(1);
     let ready = number(data, "/status/readyReplicas").unwrap_or(0);
     let state = format!("{ready}/{wanted} ready");
-    match failed_condition(data) {
-        Some(trouble) => Standing::new(state, trouble, Health::Bad),
+    match kubelet::rollout_failure(data) {
+        Some(failure) => Standing::new(state, failure.message, Health::Bad),
         None if ready >= wanted => Standing::new(state, "", Health::Good),
         None => Standing::new(state, "", Health::Open),
     }
@@ -351,14 +353,12 @@ fn autoscaler(data: &Value) -> Standing {
         number(data, "/spec/minReplicas").unwrap_or(1),
         count("/spec/maxReplicas")
     );
-    let stuck = conditions(data).find(|c| {
+    let stuck = object::conditions(&data["status"]).find(|c| {
         // Asleep is well.
-        ["AbleToScale", "ScalingActive"].contains(&text_of(c, "type"))
-            && text_of(c, "status") == "False"
-            && text_of(c, "reason") != "ScalingDisabled"
+        ["AbleToScale", "ScalingActive"].contains(&c.type_) && c.is_false() && c.reason != "ScalingDisabled"
     });
     match stuck {
-        Some(stuck) => Standing::new(state, reason_and_message(stuck), Health::Bad),
+        Some(stuck) => Standing::new(state, reason_and_message(&stuck), Health::Bad),
         None => Standing::new(state, bounds, Health::Good),
     }
 }
@@ -378,37 +378,17 @@ fn claim(data: &Value) -> Standing {
     }
 }
 
-fn reason_and_message(condition: &Value) -> String {
-    let said = [text_of(condition, "reason"), text_of(condition, "message")];
+fn reason_and_message(condition: &Condition<'_>) -> String {
+    let said = [condition.reason, condition.message];
     let said: Vec<&str> = said.into_iter().filter(|text| !text.is_empty()).collect();
     said.join(": ")
 }
 
 /// Whether a condition summarizes the object: `Ready`, `Available`, or one with the name of the kind, such as
 /// `InferenceSetReady`.
-fn is_summary(condition: &Value) -> bool {
-    let name = text_of(condition, "type");
+fn is_summary(condition: &Condition<'_>) -> bool {
+    let name = condition.type_;
     name == "Ready" || name == "Available" || name == "WorkspaceSucceeded" || name == "InferenceSetReady"
-}
-
-/// Message of a workload that cannot create its pods.
-fn failed_condition(data: &Value) -> Option<String> {
-    let failed = conditions(data).find(|c| {
-        (text_of(c, "type") == "ReplicaFailure" && text_of(c, "status") == "True")
-            || (text_of(c, "type") == "Progressing" && text_of(c, "status") == "False")
-    })?;
-    Some(text_of(failed, "message").to_owned())
-}
-
-fn conditions(data: &Value) -> impl Iterator<Item = &Value> {
-    data.pointer("/status/conditions")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-}
-
-fn text_of<'a>(value: &'a Value, key: &str) -> &'a str {
-    value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn number(data: &Value, at: &str) -> Option<i64> {

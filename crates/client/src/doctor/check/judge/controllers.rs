@@ -6,6 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
 use kube::ResourceExt;
 use runway_api::labels;
+use runway_operator::kubelet;
+use serde_json::json;
 
 use super::pods;
 use super::shared::{COMPONENTS, each, unless_none};
@@ -158,12 +160,8 @@ fn ready(observed: &Observed) -> Judged {
         if let Some(trouble) = pods::trouble(&subject, &its, observed.now()) {
             return Some(trouble);
         }
-        let conditions = status.conditions.unwrap_or_default();
-        let failure = conditions
-            .iter()
-            .find(|c| c.type_ == "ReplicaFailure" && c.status == "True");
-        let text = match failure.and_then(|c| c.message.clone()) {
-            Some(message) => format!("cannot create pods: {message}"),
+        let text = match kubelet::replica_failure(&json!(deployment)) {
+            Some(failure) => format!("cannot create pods: {}", failure.message),
             None => format!("{available} of {wanted} pods are ready"),
         };
         let remedy = if text.contains("exceeded quota") {
