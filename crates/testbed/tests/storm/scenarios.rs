@@ -525,10 +525,11 @@ fn actors() -> Vec<Scenario> {
             ASYA,
             and(
                 own().into(),
+                // Of a template that is restored at once, the Deployment's controller may see nothing.
                 vec![Patch(
                     DEPLOYMENT,
                     "a",
-                    json!({ "spec": { "template": { "spec": { "terminationGracePeriodSeconds": 7 } } } }),
+                    json!({ "metadata": { "labels": { "asya.sh/actor": "another" } } }),
                 )],
             ),
         ),

@@ -60,8 +60,8 @@ pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
     of_kinds(client, namespace, OURS.iter().chain(&OTHERS)).await
 }
 
-/// Without what shows how a state was reached: rollouts, generations, claims, the last scaling, that a user has changed a field,
-/// and the order in which conditions appeared.
+/// Without what shows how a state was reached: rollouts, generations, claims, that a user has changed a field, and the order in which
+/// conditions appeared.
 pub(crate) fn however_reached(mut state: State) -> State {
     // The operators keep a claim with data that a spec no longer names.
     state.retain(|id, _| !id.starts_with("PersistentVolumeClaim/"));
@@ -72,7 +72,7 @@ pub(crate) fn however_reached(mut state: State) -> State {
         let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else {
             continue;
         };
-        for history in [ROLLOUTS, GENERATION, "lastScaleTime", "lastScaleDirection"] {
+        for history in [ROLLOUTS, GENERATION] {
             status.remove(history);
         }
         if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
@@ -187,6 +187,10 @@ pub(crate) fn normal(kind: Kind, object: &DynamicObject, namespace: &str) -> Val
     // Its messages name pods, which have random names.
     if matches!(kind, DEPLOYMENT | STATEFUL_SET) {
         value["status"] = json!({ ROLLOUTS: rollouts });
+    }
+    // Whether replicas were counted before they changed is a matter of time.
+    if let Some(status) = value["status"].as_object_mut() {
+        status.retain(|field, _| !field.starts_with("lastScale"));
     }
     plain(&mut value, namespace);
     value
