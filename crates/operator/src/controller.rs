@@ -303,11 +303,58 @@ fn span<K: Resource<DynamicType = ()>>(object: &K) -> tracing::Span {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::events::Events;
+    use crate::plan::Finalizer;
+
+    /// Found by `storm --scenario actor-change-image --seed 71`: after the failure, the controller acted on the spec before the last
+    /// one.
+    #[tokio::test]
+    async fn a_failed_write_does_not_end_the_answer_to_the_one_before_it() {
+        let object =
+            |version: &str| json!({ "metadata": { "name": "a", "namespace": "ns", "resourceVersion": version } });
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let is_status = request.uri().path().ends_with("/status");
+            let (code, body) = if is_status {
+                (200, object("10"))
+            } else {
+                (409, json!({ "code": 409 }))
+            };
+            let mut response = http::Response::new(Body::from(body.to_string().into_bytes()));
+            *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
+            std::future::ready(Ok::<_, kube::Error>(response))
+        });
+        let client = Client::new(service, "ns");
+        let events = Events::start(client.clone(), "toys");
+        let executor = Executor::<ConfigMap>::new(client, "toys", "toys/finalizer", events);
+        let read = || {
+            let watched: ConfigMap = serde_json::from_value(object("9")).unwrap();
+            executor.newest(Arc::new(watched))
+        };
+        let version = || read().metadata.resource_version.clone();
+        let carry_out = async |plan: Plan| execute(&executor, &read(), &plan, |_| Plan::default()).await;
+
+        let written = Plan {
+            status: Some(Value::Null),
+            ..Plan::default()
+        };
+        carry_out(written).await.unwrap();
+        assert_eq!(version().as_deref(), Some("10"));
+        let refused = Plan {
+            finalizer: Finalizer::Add,
+            ..Plan::default()
+        };
+        assert!(carry_out(refused).await.is_err());
+        assert_eq!(version().as_deref(), Some("10"));
+    }
 
     #[test]
     fn a_deleted_object_leaves_no_entry_behind() {
-        use k8s_openapi::api::core::v1::ConfigMap;
         type Outcome = Result<(ObjectRef<ConfigMap>, Action), controller::Error<std::io::Error, std::io::Error>>;
 
         let backoff = Backoff::<ConfigMap>::default();
