@@ -140,6 +140,47 @@ impl Campaign {
         self.webhooks(&json!({ "failurePolicy": "Ignore" })).await
     }
 
+    /// Creates models while no core runs. Once it runs again, each has its Deployment, or a status that says why not.
+    pub(super) async fn webhook_away(&mut self) -> Result<()> {
+        self.scale([0, 1]).await?;
+        self.no_pods(CORE_MANAGER).await?;
+        let models = self.installed.models();
+        let created = (0..MANY).map(async |number| {
+            let model = if number % INVALID_ONE_IN == 0 {
+                invalid(&format!("invalid-{number}"))?
+            } else {
+                self.sleeper(&format!("sleeper-{number}"))?
+            };
+            anyhow::Ok(models.create(&PostParams::default(), &model).await?.name_any())
+        });
+        let names: Vec<String> = stream::iter(created).buffered(PARALLEL).try_collect().await?;
+        self.scale([2, 1]).await?;
+        let deployments: Api<Deployment> = Api::default_namespaced(self.installed.client());
+        eventually(PATIENCE, async || {
+            let all = deployments.list_metadata(&ListParams::default()).await?;
+            let deployed: BTreeSet<String> = all.iter().map(ResourceExt::name_any).collect();
+            for model in models.list(&ListParams::default()).await? {
+                is_judged(&model, deployed.contains(&model.name_any()))?;
+            }
+            Ok(())
+        })
+        .await?;
+        let deleted = names
+            .iter()
+            .map(async |name| models.delete(name, &DeleteParams::default()).await.map(drop));
+        stream::iter(deleted).buffered(PARALLEL).try_collect::<()>().await?;
+        eventually(PATIENCE, async || {
+            let left = models.list_metadata(&ListParams::default()).await?.items.len();
+            let of_deployments = deployments.list_metadata(&ListParams::default()).await?.items.len();
+            ensure!(
+                left == 1 && of_deployments == 1,
+                "{left} models, {of_deployments} Deployments are left"
+            );
+            Ok(())
+        })
+        .await
+    }
+
     pub(super) async fn webhook_latency(&mut self) -> Result<()> {
         // Accepts connections and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").await?;
@@ -199,6 +240,20 @@ impl Campaign {
             Ok(())
         })
         .await
+    }
+
+    pub(super) async fn finalizer_block(&mut self) -> Result<()> {
+        const NAME: &str = "blocked";
+        self.asleep(NAME).await?;
+        let finalizers = |names: &[&str]| json!({ "metadata": { "finalizers": names } });
+        self.patch(&deployment(NAME), "default", &finalizers(&[FOREIGN]))
+            .await?;
+        let delete = DeleteParams::default();
+        self.installed.models().delete(NAME, &delete).await?;
+        self.says(NAME, FOREIGN).await?;
+        self.works().await.context("with the finalizer")?;
+        self.patch(&deployment(NAME), "default", &finalizers(&[])).await?;
+        self.is_gone(NAME).await
     }
 
     pub(super) async fn quota_exhaustion(&mut self) -> Result<()> {
@@ -356,61 +411,6 @@ impl Campaign {
     async fn model(&self, check: impl Fn(&Value) -> Result<()>) -> Result<()> {
         let deployments: Api<Deployment> = Api::default_namespaced(self.installed.client());
         eventually(PATIENCE, async || check(&json!(deployments.get(NAME).await?))).await
-    }
-
-    pub(super) async fn finalizer_block(&mut self) -> Result<()> {
-        const NAME: &str = "blocked";
-        self.asleep(NAME).await?;
-        let finalizers = |names: &[&str]| json!({ "metadata": { "finalizers": names } });
-        self.patch(&deployment(NAME), "default", &finalizers(&[FOREIGN]))
-            .await?;
-        let delete = DeleteParams::default();
-        self.installed.models().delete(NAME, &delete).await?;
-        self.says(NAME, FOREIGN).await?;
-        self.works().await.context("with the finalizer")?;
-        self.patch(&deployment(NAME), "default", &finalizers(&[])).await?;
-        self.is_gone(NAME).await
-    }
-
-    /// Creates models while no core runs. Once it runs again, each has its Deployment, or a status that says why not.
-    pub(super) async fn webhook_away(&mut self) -> Result<()> {
-        self.scale([0, 1]).await?;
-        self.no_pods(CORE_MANAGER).await?;
-        let models = self.installed.models();
-        let created = (0..MANY).map(async |number| {
-            let model = if number % INVALID_ONE_IN == 0 {
-                invalid(&format!("invalid-{number}"))?
-            } else {
-                self.sleeper(&format!("sleeper-{number}"))?
-            };
-            anyhow::Ok(models.create(&PostParams::default(), &model).await?.name_any())
-        });
-        let names: Vec<String> = stream::iter(created).buffered(PARALLEL).try_collect().await?;
-        self.scale([2, 1]).await?;
-        let deployments: Api<Deployment> = Api::default_namespaced(self.installed.client());
-        eventually(PATIENCE, async || {
-            let all = deployments.list_metadata(&ListParams::default()).await?;
-            let deployed: BTreeSet<String> = all.iter().map(ResourceExt::name_any).collect();
-            for model in models.list(&ListParams::default()).await? {
-                is_judged(&model, deployed.contains(&model.name_any()))?;
-            }
-            Ok(())
-        })
-        .await?;
-        let deleted = names
-            .iter()
-            .map(async |name| models.delete(name, &DeleteParams::default()).await.map(drop));
-        stream::iter(deleted).buffered(PARALLEL).try_collect::<()>().await?;
-        eventually(PATIENCE, async || {
-            let left = models.list_metadata(&ListParams::default()).await?.items.len();
-            let of_deployments = deployments.list_metadata(&ListParams::default()).await?.items.len();
-            ensure!(
-                left == 1 && of_deployments == 1,
-                "{left} models, {of_deployments} Deployments are left"
-            );
-            Ok(())
-        })
-        .await
     }
 
     /// Raises or lowers etcd's alarm of a full disk, with which it refuses every write.
