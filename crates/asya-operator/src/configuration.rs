@@ -4,8 +4,9 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::transports::{Error, Transports};
 use parking_lot::RwLock;
+
+use crate::transports::{Error, Transports};
 
 /// Interval of reads of the file, which is local.
 const LOOK: Duration = Duration::from_secs(5);

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::echo::Key;
 use parking_lot::Mutex;
+
+use crate::echo::Key;
 
 /// After this time a failure is reported like a refusal. Most restarts of a webhook take less.
 const LASTING: Duration = Duration::from_mins(1);

@@ -1,8 +1,6 @@
 //! Leaders that are killed or stopped, while the clocks of the replicas differ by two hours: another replica takes over.
 //! `cargo xtask storm --leaders` does it many times.
 
-#![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
-
 mod support;
 
 use std::fmt::Write as _;
@@ -18,7 +16,7 @@ use runway_client::manifests;
 use runway_testbed::{clocks, eventually, free_port, programs};
 use serde_json::json;
 use support::program::{Program, ready};
-use support::{Bed, PATIENCE, Upstream, gemma, storm_setting};
+use support::{Bed, PATIENCE, Upstream, gemma, report, storm_setting};
 
 /// Programs, whose Leases and users have their names.
 const CONTROLLERS: [&str; 5] = [
@@ -177,10 +175,7 @@ async fn another_replica_takes_over_although_the_clocks_differ() -> Result<()> {
     let ends = controllers.iter_mut().map(|controller| controller.end_leaders(each));
     let takeovers: Vec<Takeover> = try_join_all(ends).await?.into_iter().flatten().collect();
     let table = table(&takeovers);
-    println!("{table}");
-    if let Some(file) = storm_setting("REPORT") {
-        std::fs::write(&file, &table).with_context(|| format!("cannot write {file}"))?;
-    }
+    report(&table)?;
 
     let changed = bed
         .patch("gemma", json!({ "spec": { "scaling": { "replicas": 3 } } }))

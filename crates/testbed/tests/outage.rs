@@ -2,8 +2,6 @@
 //!
 //! `RUNWAY_STORM_OUTAGES` is their lengths in seconds; `cargo xtask storm --outages` chooses longer ones.
 
-#![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
-
 mod support;
 
 use std::fmt::Write as _;
@@ -16,7 +14,7 @@ use runway_api::labels;
 use runway_testbed::{Proxy, free_port, programs};
 use serde_json::json;
 use support::program::Program;
-use support::{Bed, Upstream, gemma, storm_setting};
+use support::{Bed, Upstream, gemma, report, storm_setting};
 
 /// Lengths of the outages in the tests, in seconds.
 const OUTAGES: &str = "0.1 15";
@@ -74,11 +72,7 @@ async fn controllers_try_once_a_second_and_continue_after_an_outage() -> Result<
             .with_context(|| format!("an outage of {length} s"))?;
         let _ = writeln!(table, "| {length} | {attempts} | {:.1} |", after.as_secs_f64());
     }
-    println!("{table}");
-    if let Some(file) = storm_setting("REPORT") {
-        std::fs::write(&file, &table).with_context(|| format!("cannot write {file}"))?;
-    }
-    Ok(())
+    report(&table)
 }
 
 /// Disconnects the programs from the API server for this time, and changes the model meanwhile. Returns their attempts, and the time

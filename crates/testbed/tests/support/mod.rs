@@ -677,6 +677,15 @@ pub fn storm_setting(name: &str) -> Option<String> {
     std::env::var(format!("RUNWAY_STORM_{name}")).ok()
 }
 
+/// Prints a table, and writes it to the file that `cargo xtask storm` reads.
+#[allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
+pub fn report(table: &str) -> Result<()> {
+    println!("{table}");
+    storm_setting("REPORT").map_or(Ok(()), |file| {
+        std::fs::write(&file, table).with_context(|| format!("cannot write {file}"))
+    })
+}
+
 /// A name that a Workspace of KAITO can have, and an InferenceSet cannot.
 pub const LONG: &str = "a-name-of-forty-seven-characters-for-a-workspac";
 
