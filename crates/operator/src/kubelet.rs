@@ -1,8 +1,10 @@
 //! State of a pod and its containers, from what the kubelet reports.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta;
 use kube::ResourceExt;
+use runway_api::condition::{self, Conditions as _};
 use serde_json::Value;
 
 use crate::object::{self, Condition};
@@ -35,6 +37,8 @@ pub struct Unready {
     pub created: Option<Timestamp>,
     /// Rollout that the pod belongs to: the hash of its template, as Deployments and StatefulSets set it.
     pub revision: Option<String>,
+    /// Time at which the pod failed as a whole. Its workload replaces it, but the object remains, which may be for weeks.
+    pub ended: Option<Timestamp>,
     /// Reason why the pod is not ready.
     pub cause: Cause,
 }
@@ -171,6 +175,9 @@ pub fn unschedulable(pod: &Pod) -> Option<&str> {
     }
 }
 
+/// Longest time from the end of a pod until its object is no longer Ready.
+const REPORTED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
 /// Labels that distinguish the pods of different rollouts.
 const REVISIONS: [&str; 2] = ["pod-template-hash", "controller-revision-hash"];
 
@@ -180,8 +187,11 @@ pub fn unready(pod: &Pod) -> Option<Unready> {
     if is_ready(pod) || phase == Some("Succeeded") || pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
+    // With a reason for the whole pod, the exit of its containers is a consequence.
+    let has_reason = pod.status.as_ref().is_some_and(|s| s.reason.is_some());
     let cause = unschedulable(pod)
         .map(|said| Cause::Unschedulable(said.to_owned()))
+        .or_else(|| ended(pod).filter(|_| has_reason))
         .or_else(|| failing(pod).map(Cause::Container))
         .or_else(|| ended(pod))
         .unwrap_or(Cause::Starting);
@@ -189,6 +199,7 @@ pub fn unready(pod: &Pod) -> Option<Unready> {
         pod: pod.name_any(),
         created: pod.metadata.creation_timestamp.as_ref().map(|t| t.0),
         revision: REVISIONS.iter().find_map(|label| pod.labels().get(*label)).cloned(),
+        ended: has_ended(pod).then(|| ended_at(pod)),
         cause,
     })
 }
@@ -229,19 +240,46 @@ fn memory_limit(pod: &Pod, container: &str) -> Option<String> {
     limits.get("memory").map(|quantity| quantity.0.clone())
 }
 
+/// Whether a pod failed as a whole, such as by eviction, rejection by the kubelet, or shutdown of the node. It does not run again: its
+/// workload replaces it.
+pub fn has_ended(pod: &Pod) -> bool {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Failed")
+}
+
 fn ended(pod: &Pod) -> Option<Cause> {
-    let status = pod.status.as_ref()?;
-    let reason = status.reason.clone().unwrap_or_else(|| "PodFailed".to_owned());
-    (status.phase.as_deref() == Some("Failed")).then(|| Cause::Ended {
-        reason,
+    let status = pod.status.as_ref().filter(|_| has_ended(pod))?;
+    Some(Cause::Ended {
+        reason: status.reason.clone().unwrap_or_else(|| "PodFailed".to_owned()),
         message: status.message.clone().unwrap_or_default(),
     })
+}
+
+/// Time at which a pod that has ended did so: the last one that its status names, or else that of its creation.
+pub fn ended_at(pod: &Pod) -> Timestamp {
+    let status = pod.status.iter();
+    let changed = status.clone().flat_map(|s| s.conditions.iter().flatten());
+    let changed = changed.filter_map(|c| c.last_transition_time.as_ref());
+    let containers = status.flat_map(|s| s.container_statuses.iter().flatten());
+    let finished = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
+    let named = changed.chain(finished).map(|time| time.0).max();
+    let created = pod.metadata.creation_timestamp.as_ref();
+    named.or(created.map(|time| time.0)).unwrap_or(Timestamp::MAX)
+}
+
+/// Whether the end of a pod may be why its object is not Ready now. If the object was Ready after it, something else is the cause.
+pub fn may_explain(ended: Timestamp, conditions: &[meta::v1::Condition], now: Timestamp) -> bool {
+    let was_ready_until = match conditions.get_condition(condition::READY) {
+        None => return true,
+        Some(_) if conditions.is_true(condition::READY) => now,
+        Some(ready) => ready.last_transition_time.0,
+    };
+    was_ready_until.duration_since(ended) <= REPORTED_WITHIN
 }
 
 /// Message of the kubelet on an eviction, such as a volume over its limit; `None` if the pod was not evicted.
 pub fn evicted(pod: &Pod) -> Option<&str> {
     let status = pod.status.as_ref()?;
-    (status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some("Evicted"))
+    (has_ended(pod) && status.reason.as_deref() == Some("Evicted"))
         .then(|| status.message.as_deref().unwrap_or("evicted"))
 }
 
@@ -372,5 +410,43 @@ mod tests {
         assert!(!counts(None, Some(1), "True"));
         assert!(!counts(Some(3), Some(2), "False"));
         assert!(replica_failure(&json!({})).is_none());
+    }
+
+    fn failed(status: Value) -> Pod {
+        let mut status = status;
+        status["phase"] = json!("Failed");
+        let created = json!({ "name": "m-0", "creationTimestamp": "2026-03-01T10:00:00Z" });
+        serde_json::from_value(json!({ "metadata": created, "status": status })).unwrap()
+    }
+
+    /// As a kubelet leaves it that was restarted with too little memory (Kubernetes 1.36).
+    #[test]
+    fn the_reason_of_a_pod_precedes_exit_codes_of_its_containers() {
+        let killed = json!([{ "name": "model", "ready": false, "restartCount": 1, "image": "i", "imageID": "", "state":
+            { "terminated": { "exitCode": 137, "finishedAt": "2026-03-01T10:05:00Z" } } }]);
+        let said = "Pod was rejected: Node didn't have enough resource: memory";
+        let rejected = failed(json!({ "reason": "OutOfmemory", "message": said, "containerStatuses": killed }));
+        let unready = unready(&rejected).unwrap();
+        assert_eq!(unready.ended, Some("2026-03-01T10:05:00Z".parse().unwrap()));
+        assert!(matches!(unready.cause, Cause::Ended { message, .. } if message == said));
+        let unnamed = super::unready(&failed(json!({ "containerStatuses": killed }))).unwrap();
+        assert!(matches!(unnamed.cause, Cause::Container(_)), "{unnamed:?}");
+    }
+
+    #[test]
+    fn the_end_of_a_pod_does_not_explain_what_began_later() {
+        let ended = ended_at(&failed(json!({})));
+        let after = |seconds| ended + SignedDuration::from_secs(seconds);
+        let ready = |status: &str, since| {
+            let ready =
+                json!({ "type": "Ready", "status": status, "reason": "R", "message": "", "lastTransitionTime": since });
+            [serde_json::from_value::<meta::v1::Condition>(ready).unwrap()]
+        };
+        assert!(may_explain(ended, &[], after(9000)));
+        assert!(may_explain(ended, &ready("True", after(-9000)), after(5)));
+        assert!(may_explain(ended, &ready("False", after(5)), after(9000)));
+        assert!(may_explain(ended, &ready("False", after(-9000)), after(9000)));
+        assert!(!may_explain(ended, &ready("True", after(5)), after(9000)));
+        assert!(!may_explain(ended, &ready("False", after(9000)), after(9001)));
     }
 }

@@ -161,6 +161,7 @@ fn see(md: &Value, objects: &[Value], situation: &Situation, age: i64) -> Observ
         pod: "llama-0".to_owned(),
         created: Some(start()),
         revision: None,
+        ended: None,
         cause: Cause::Container(Failing {
             name: "model".to_owned(),
             init: false,

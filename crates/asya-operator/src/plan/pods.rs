@@ -99,7 +99,7 @@ fn judge(seen: &Observed, request: &Request, own: bool) -> Health {
         .pods
         .iter()
         .map(AsRef::as_ref)
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none() && kubelet::evicted(pod).is_none())
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none() && !kubelet::has_ended(pod))
         .collect();
     pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.as_ref().map(|t| t.0), pod.name_any()));
     let reader = Reader { seen, request, own };

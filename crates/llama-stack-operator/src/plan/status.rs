@@ -169,8 +169,12 @@ struct Telling {
 impl Telling {
     fn read(seen: &Observed, request: &Request, template: &str) -> Self {
         let pods = pod::of_template(seen.pods.iter().map(AsRef::as_ref), template);
-        let evicted = pods.iter().find_map(|pod| kubelet::evicted(pod));
-        let alive: Vec<_> = pods.iter().copied().filter(|p| kubelet::evicted(p).is_none()).collect();
+        let (ended, alive): (Vec<&Pod>, Vec<&Pod>) = pods.into_iter().partition(|pod| kubelet::has_ended(pod));
+        let conditions = seen.llsd.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        let evicted = ended
+            .into_iter()
+            .filter(|pod| kubelet::may_explain(kubelet::ended_at(pod), conditions, seen.now))
+            .find_map(kubelet::evicted);
         let pod = kubelet::telling(&alive);
         let cast = Cast {
             providers: &request.providers,

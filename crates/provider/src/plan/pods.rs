@@ -1,13 +1,16 @@
 //! Reason and message of Ready for pods that are not ready: the object, the cause, the next step.
 
+use std::cmp::Reverse;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
 use runway_api::ProviderReason;
 use runway_api::condition::shorten;
-use runway_operator::kubelet::{Cause, Failing, Failure, Unready};
+use runway_operator::kubelet::{self, Cause, Failing, Failure, Unready};
 
 use crate::contract::CLAIM;
 use crate::observe::Observed;
 use crate::volumes::{self, VolumeSource};
-use kube::ResourceExt;
 
 /// Longest part of a container's last message, in bytes.
 const LAST_WORDS: usize = 400;
@@ -21,16 +24,22 @@ pub(super) struct Obstacle {
     pub(super) lasting: bool,
 }
 
-/// The obstacle of the newest rollout. Pods of an earlier rollout may fail for a reason that is already fixed.
+/// The obstacle of the newest rollout. Pods of an earlier rollout may fail for a reason that is already fixed. A pod that has ended is
+/// asked last: its replacement tells more.
 pub(super) fn obstacle(seen: &Observed) -> Option<Obstacle> {
-    let newest = seen.unready.iter().max_by_key(|pod| pod.created)?;
-    let mut pods: Vec<&Unready> = seen
-        .unready
-        .iter()
-        .filter(|pod| pod.revision == newest.revision)
-        .collect();
-    pods.sort_by_key(|pod| std::cmp::Reverse(pod.created));
+    let may_explain = |pod: &&Unready| {
+        pod.ended
+            .is_none_or(|ended| kubelet::may_explain(ended, conditions(seen), seen.now))
+    };
+    let mut pods: Vec<&Unready> = seen.unready.iter().filter(may_explain).collect();
+    let newest = pods.iter().max_by_key(|pod| pod.created)?.revision.as_deref();
+    pods.retain(|pod| pod.revision.as_deref() == newest);
+    pods.sort_by_key(|pod| (pod.ended.is_some(), Reverse(pod.created)));
     pods.into_iter().find_map(|pod| of_pod(seen, pod))
+}
+
+fn conditions(seen: &Observed) -> &[Condition] {
+    seen.md.status.as_ref().map_or(&[], |status| &status.conditions)
 }
 
 fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
