@@ -12,10 +12,9 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
 use runway_api::ModelDeployment;
 use runway_provider::conformance::fields::documents;
+use runway_provider::conformance::schema::problems_of_type;
 use runway_provider::{Installed, Provider, Refusal, Request, Translation};
 use runway_provider_direct::Direct;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 fn yaml(path: &Path) -> Value {
@@ -35,22 +34,8 @@ fn translate(md: &Value) -> Result<Translation, Refusal> {
 /// Fields that a server would drop because the type does not have them.
 fn problems(object: &Value) -> Vec<String> {
     match object["kind"].as_str().unwrap() {
-        "Service" => typed::<Service>(object),
-        _ => typed::<Deployment>(object),
-    }
-}
-
-fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Vec<String> {
-    match serde_json::from_value::<T>(object.clone()) {
-        Err(error) => vec![error.to_string()],
-        Ok(typed) => {
-            let back = serde_json::to_value(&typed).unwrap();
-            if runway_operator::json::contains(&back, object) {
-                Vec::new()
-            } else {
-                vec![format!("{object} came back as {back}")]
-            }
-        }
+        "Service" => problems_of_type::<Service>(object),
+        _ => problems_of_type::<Deployment>(object),
     }
 }
 

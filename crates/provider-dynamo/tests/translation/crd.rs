@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use runway_provider::conformance::schema::{self, problems_of_type};
 use runway_provider::upstream::detect;
 use runway_provider::{Provider, State, Upstream};
 use runway_provider_dynamo::Dynamo;
@@ -129,91 +128,10 @@ fn schema_check_finds_invalid_fields() {
 
 /// Validation errors of an object, with each release that serves its version.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
-    let version = object["apiVersion"].as_str().unwrap().rsplit('/').next().unwrap();
-    let mut problems = Vec::new();
-    for (release, crd) in RELEASES.iter() {
-        let schema = crd
-            .spec
-            .versions
-            .iter()
-            .find(|v| v.name == version)
-            .and_then(|v| v.schema.as_ref());
-        if let Some(schema) = schema.and_then(|s| s.open_api_v3_schema.as_ref()) {
-            visit(release, object, schema, true, &mut problems);
-        }
-    }
+    let schemas = RELEASES.values().filter_map(|crd| schema::of(crd, object));
+    let mut problems: Vec<String> = schemas.flat_map(|schema| schema::problems(schema, object)).collect();
     for component in object["spec"]["components"].as_array().into_iter().flatten() {
-        problems.extend(pod_template(&component["podTemplate"]));
+        problems.extend(problems_of_type::<PodTemplateSpec>(&component["podTemplate"]));
     }
     problems
-}
-
-/// A field that the type does not have would be dropped.
-fn pod_template(template: &Value) -> Option<String> {
-    match serde_json::from_value::<PodTemplateSpec>(template.clone()) {
-        Err(error) => Some(error.to_string()),
-        Ok(typed) => {
-            let back = serde_json::to_value(&typed).unwrap();
-            (!runway_operator::json::contains(&back, template)).then(|| format!("{template} came back as {back}"))
-        }
-    }
-}
-
-fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, is_root: bool, problems: &mut Vec<String>) {
-    if schema.x_kubernetes_preserve_unknown_fields == Some(true) || schema.x_kubernetes_int_or_string == Some(true) {
-        return;
-    }
-    let fits = match schema.type_.as_deref() {
-        Some("object") => value.is_object(),
-        Some("array") => value.is_array(),
-        Some("string") => value.is_string(),
-        Some("integer") => value.is_i64() || value.is_u64(),
-        Some("number") => value.is_number(),
-        Some("boolean") => value.is_boolean(),
-        _ => true,
-    };
-    if !fits {
-        problems.push(format!(
-            "{path} must be {}: {value}",
-            schema.type_.as_deref().unwrap_or_default()
-        ));
-    }
-    for required in schema.required.iter().flatten() {
-        if value.get(required).is_none() {
-            problems.push(format!("{path}.{required} is required"));
-        }
-    }
-    if let Some(allowed) = &schema.enum_
-        && !allowed.iter().any(|one| one.0 == *value)
-    {
-        problems.push(format!("{path} is {value}, which is none of {allowed:?}"));
-    }
-    match value {
-        Value::Object(fields) => {
-            for (name, inner) in fields {
-                let at = format!("{path}.{name}");
-                // Fields that the server sets.
-                if is_root && ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
-                    continue;
-                }
-                match (
-                    schema.properties.as_ref().and_then(|p| p.get(name)),
-                    schema.additional_properties.as_ref(),
-                ) {
-                    (Some(property), _) => visit(&at, inner, property, false, problems),
-                    (None, Some(JSONSchemaPropsOrBool::Schema(any))) => visit(&at, inner, any, false, problems),
-                    (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
-                    (None, _) => problems.push(format!("{at} is unknown")),
-                }
-            }
-        }
-        Value::Array(entries) => {
-            if let Some(JSONSchemaPropsOrArray::Schema(each)) = &schema.items {
-                for (index, entry) in entries.iter().enumerate() {
-                    visit(&format!("{path}[{index}]"), entry, each, false, problems);
-                }
-            }
-        }
-        _ => {}
-    }
 }

@@ -1,9 +1,7 @@
 //! Invariants for every spec.
 
-use std::collections::BTreeSet;
-
 use proptest::prelude::*;
-use runway_provider::conformance::fields::{self, Setting, seen};
+use runway_provider::conformance::fields::{self, Setting, holds_null, seen};
 use runway_provider::{Refusal, Translation};
 use runway_provider_dynamo::Dynamo;
 use serde_json::{Value, json};
@@ -117,12 +115,7 @@ fn translated(md: &Value, version: &str) -> Result<Translation, Refusal> {
 
 #[test]
 fn every_field_of_the_spec_is_tried() {
-    let tried: BTreeSet<String> = settings()
-        .iter()
-        .map(|s| s.field)
-        .chain(ELSEWHERE)
-        .map(str::to_owned)
-        .collect();
+    let tried = fields::tried(&settings(), &ELSEWHERE);
     assert_eq!(fields::of_spec(&tried), tried);
 }
 
@@ -238,13 +231,4 @@ fn workers(document: &Value) -> Vec<(String, Vec<String>)> {
         .collect();
     let workers = names.into_iter().filter(|name| name != "Frontend");
     workers.map(|name| (name.clone(), args(document, &name))).collect()
-}
-
-fn holds_null(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(entries) => entries.iter().any(holds_null),
-        Value::Object(fields) => fields.values().any(holds_null),
-        _ => false,
-    }
 }

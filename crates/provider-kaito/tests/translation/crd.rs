@@ -4,14 +4,11 @@
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PodTemplateSpec, Service};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use runway_provider::conformance::schema::{self, problems_of_type};
 use runway_provider::upstream::{crd_name, detect};
 use runway_provider::{Provider, State};
 use runway_provider_kaito::Kaito;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 #[test]
@@ -79,24 +76,20 @@ fn schema_check_finds_invalid_fields() {
 /// Validation errors of an object.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
     match object["kind"].as_str().unwrap() {
-        "ConfigMap" => typed::<ConfigMap>(object),
-        "Service" => typed::<Service>(object),
+        "ConfigMap" => problems_of_type::<ConfigMap>(object),
+        "Service" => problems_of_type::<Service>(object),
         kind => {
             let Some(crd) = real(&format!("kaito.sh_{}s.yaml", kind.to_lowercase())) else {
                 return Vec::new();
             };
-            let version = object["apiVersion"].as_str().unwrap().rsplit('/').next().unwrap();
-            let version = crd.spec.versions.into_iter().find(|v| v.name == version).unwrap();
-            let schema = version.schema.unwrap().open_api_v3_schema.unwrap();
-            let mut problems = Vec::new();
-            visit("", object, &schema, &mut problems);
+            let mut problems = schema::problems(schema::of(&crd, object).unwrap(), object);
             let inference = if object["spec"].is_null() {
                 &object["inference"]
             } else {
                 &object["spec"]["template"]["inference"]
             };
             if !inference["template"].is_null() {
-                problems.extend(typed::<PodTemplateSpec>(&inference["template"]));
+                problems.extend(problems_of_type::<PodTemplateSpec>(&inference["template"]));
             }
             problems
         }
@@ -119,78 +112,4 @@ fn real(file: &str) -> Option<CustomResourceDefinition> {
 fn file_of(crd: &str) -> String {
     let (plural, group) = crd.split_once('.').unwrap();
     format!("{group}_{plural}")
-}
-
-/// A field that the type does not have would be dropped.
-fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Vec<String> {
-    match serde_json::from_value::<T>(object.clone()) {
-        Err(error) => vec![error.to_string()],
-        Ok(typed) => {
-            let back = serde_json::to_value(&typed).unwrap();
-            if runway_operator::json::contains(&back, object) {
-                Vec::new()
-            } else {
-                vec![format!("{object} came back as {back}")]
-            }
-        }
-    }
-}
-
-fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, problems: &mut Vec<String>) {
-    if schema.x_kubernetes_preserve_unknown_fields == Some(true) || schema.x_kubernetes_int_or_string == Some(true) {
-        return;
-    }
-    let fits = match schema.type_.as_deref() {
-        Some("object") => value.is_object(),
-        Some("array") => value.is_array(),
-        Some("string") => value.is_string(),
-        Some("integer") => value.is_i64() || value.is_u64(),
-        Some("number") => value.is_number(),
-        Some("boolean") => value.is_boolean(),
-        _ => true,
-    };
-    if !fits {
-        problems.push(format!(
-            "{path} must be {}: {value}",
-            schema.type_.as_deref().unwrap_or_default()
-        ));
-    }
-    for required in schema.required.iter().flatten() {
-        if value.get(required).is_none() {
-            problems.push(format!("{path}.{required} is required"));
-        }
-    }
-    if let Some(allowed) = &schema.enum_
-        && !allowed.iter().any(|one| one.0 == *value)
-    {
-        problems.push(format!("{path} is {value}, which is none of {allowed:?}"));
-    }
-    match value {
-        Value::Object(fields) => {
-            for (name, inner) in fields {
-                let at = format!("{path}.{name}");
-                // Fields that the server sets.
-                if path.is_empty() && ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
-                    continue;
-                }
-                match (
-                    schema.properties.as_ref().and_then(|p| p.get(name)),
-                    schema.additional_properties.as_ref(),
-                ) {
-                    (Some(property), _) => visit(&at, inner, property, problems),
-                    (None, Some(JSONSchemaPropsOrBool::Schema(any))) => visit(&at, inner, any, problems),
-                    (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
-                    (None, _) => problems.push(format!("{at} is unknown")),
-                }
-            }
-        }
-        Value::Array(entries) => {
-            if let Some(JSONSchemaPropsOrArray::Schema(each)) = &schema.items {
-                for (index, entry) in entries.iter().enumerate() {
-                    visit(&format!("{path}[{index}]"), entry, each, problems);
-                }
-            }
-        }
-        _ => {}
-    }
 }

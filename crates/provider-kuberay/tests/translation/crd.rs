@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
-};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use runway_provider::conformance::schema::{self, problems_of_type};
 use runway_provider::upstream::detect;
 use runway_provider::{Provider, State};
 use runway_provider_kuberay::KubeRay;
@@ -94,14 +93,11 @@ fn schema_check_finds_invalid_fields() {
 /// Validation errors of a RayService.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
     let Some(crd) = &*CRD else { return Vec::new() };
-    let v1 = crd.spec.versions.iter().find(|v| v.name == "v1").unwrap();
-    let schema = v1.schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
-    let mut problems = Vec::new();
-    visit("", object, schema, &mut problems);
+    let mut problems = schema::problems(schema::of(crd, object).unwrap(), object);
     let cluster = &object["spec"]["rayClusterConfig"];
     let workers = cluster["workerGroupSpecs"].as_array().into_iter().flatten();
     for group in workers.chain([&cluster["headGroupSpec"]]) {
-        problems.extend(typed(&group["template"]));
+        problems.extend(problems_of_type::<PodTemplateSpec>(&group["template"]));
     }
     problems
 }
@@ -119,68 +115,3 @@ static CRD: LazyLock<Option<CustomResourceDefinition>> = LazyLock::new(|| {
         }
     }
 });
-
-/// A field that the type does not have would be dropped.
-fn typed(template: &Value) -> Option<String> {
-    match serde_json::from_value::<PodTemplateSpec>(template.clone()) {
-        Err(error) => Some(error.to_string()),
-        Ok(typed) => {
-            let back = serde_json::to_value(&typed).unwrap();
-            (!runway_operator::json::contains(&back, template)).then(|| format!("{template} came back as {back}"))
-        }
-    }
-}
-
-fn visit(path: &str, value: &Value, schema: &JSONSchemaProps, problems: &mut Vec<String>) {
-    if schema.x_kubernetes_preserve_unknown_fields == Some(true) || schema.x_kubernetes_int_or_string == Some(true) {
-        return;
-    }
-    let fits = match schema.type_.as_deref() {
-        Some("object") => value.is_object(),
-        Some("array") => value.is_array(),
-        Some("string") => value.is_string(),
-        Some("integer") => value.is_i64() || value.is_u64(),
-        Some("number") => value.is_number(),
-        Some("boolean") => value.is_boolean(),
-        _ => true,
-    };
-    if !fits {
-        problems.push(format!(
-            "{path} must be {}: {value}",
-            schema.type_.as_deref().unwrap_or_default()
-        ));
-    }
-    for required in schema.required.iter().flatten() {
-        if value.get(required).is_none() {
-            problems.push(format!("{path}.{required} is required"));
-        }
-    }
-    match value {
-        Value::Object(fields) => {
-            for (name, inner) in fields {
-                let at = format!("{path}.{name}");
-                // Fields that the server sets, and those of pod templates, which the CRD leaves open.
-                if ["apiVersion", "kind", "metadata"].contains(&name.as_str()) {
-                    continue;
-                }
-                match (
-                    schema.properties.as_ref().and_then(|p| p.get(name)),
-                    schema.additional_properties.as_ref(),
-                ) {
-                    (Some(property), _) => visit(&at, inner, property, problems),
-                    (None, Some(JSONSchemaPropsOrBool::Schema(any))) => visit(&at, inner, any, problems),
-                    (None, Some(JSONSchemaPropsOrBool::Bool(true))) => {}
-                    (None, _) => problems.push(format!("{at} is unknown")),
-                }
-            }
-        }
-        Value::Array(entries) => {
-            if let Some(JSONSchemaPropsOrArray::Schema(each)) = &schema.items {
-                for (index, entry) in entries.iter().enumerate() {
-                    visit(&format!("{path}[{index}]"), entry, each, problems);
-                }
-            }
-        }
-        _ => {}
-    }
-}

@@ -1,9 +1,7 @@
 //! Invariants for every spec.
 
-use std::collections::BTreeSet;
-
 use proptest::prelude::*;
-use runway_provider::conformance::fields::{self, Setting, seen};
+use runway_provider::conformance::fields::{self, Setting, holds_null, seen};
 use runway_provider::{Provider, Refusal, Translation};
 use runway_provider_kuberay::KubeRay;
 use serde_json::{Value, json};
@@ -96,12 +94,7 @@ fn translate(md: &Value) -> Result<Translation, Refusal> {
 
 #[test]
 fn every_field_of_the_spec_is_tried() {
-    let tried: BTreeSet<String> = settings()
-        .iter()
-        .map(|s| s.field)
-        .chain(ELSEWHERE)
-        .map(str::to_owned)
-        .collect();
+    let tried = fields::tried(&settings(), &ELSEWHERE);
     assert_eq!(fields::of_spec(&tried), tried);
 }
 
@@ -203,14 +196,5 @@ proptest! {
         prop_assert_eq!(&arguments["tensor_parallel_size"], &json!(gpus));
         prop_assert!(arguments.get("trust_remote_code").is_none());
         prop_assert!(!holds_null(&object), "{object}");
-    }
-}
-
-fn holds_null(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(entries) => entries.iter().any(holds_null),
-        Value::Object(fields) => fields.values().any(holds_null),
-        _ => false,
     }
 }

@@ -80,6 +80,22 @@ pub fn seen(outcome: &Result<Translation, Refusal>) -> String {
     }
 }
 
+/// Whether a value contains null, which the API server does not store.
+pub fn holds_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(entries) => entries.iter().any(holds_null),
+        Value::Object(fields) => fields.values().any(holds_null),
+        _ => false,
+    }
+}
+
+/// The fields of these settings and those that are tried elsewhere, to be compared with [`of_spec`].
+pub fn tried(settings: &[Setting], elsewhere: &[&str]) -> BTreeSet<String> {
+    let fields = settings.iter().map(|setting| setting.field);
+    fields.chain(elsewhere.iter().copied()).map(str::to_owned).collect()
+}
+
 /// Fields of the spec, as dotted paths with `[]` for the items of a list, down to maps and values. A path in `tried` counts as one
 /// field. A test compares the result with `tried`, so that a new field of the API fails it.
 pub fn of_spec(tried: &BTreeSet<String>) -> BTreeSet<String> {

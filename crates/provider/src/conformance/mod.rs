@@ -17,6 +17,7 @@ mod cluster;
 pub mod fields;
 mod life;
 mod registration;
+pub mod schema;
 mod settings;
 mod status;
 #[cfg(test)]
