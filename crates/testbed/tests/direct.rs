@@ -3,8 +3,6 @@
 
 mod support;
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
@@ -17,7 +15,7 @@ use runway_cli::args::CommandLine;
 use runway_cli::commands;
 use runway_client::text::Look;
 use runway_provider_direct::{DEPLOYMENT, Direct, SERVICE};
-use runway_testbed::{audit, eventually};
+use runway_testbed::eventually;
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, PATIENCE, Upstream, gemma};
 
@@ -56,28 +54,8 @@ async fn what_the_server_fills_in_is_no_drift() -> Result<()> {
     bed.admission_is_up().await?;
     bed.create(everything("quiet")).await?;
     bed.running("quiet").await?;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-
-    // Each change of its objects wakes the provider, which finds everything as it should be.
-    let mark = bed.cluster.audit().await?.mark().await?;
-    for kind in [DEPLOYMENT, SERVICE] {
-        let noise = json!({ "metadata": { "labels": { "of": "another" } } });
-        bed.upstream(kind, "v1")
-            .patch("quiet", &PatchParams::default(), &Patch::Merge(&noise))
-            .await?;
-    }
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let requests = bed.cluster.audit().await?.since(mark).await?;
-    let loud: Vec<_> = audit::of_user(&requests, "direct-provider")
-        .into_iter()
-        .filter(|r| r.resource != "inferenceproviderconfigs" && r.class() != audit::Class::Watch)
-        .collect();
-    ensure!(loud.is_empty(), "{loud:?}");
-    ensure!(
-        !bed.event_reasons("quiet").await?.contains(&"DriftDetected".to_owned()),
-        "the server's defaults are taken for drift"
-    );
-    Ok(())
+    bed.foreign_labels_are_no_drift("quiet", [DEPLOYMENT, SERVICE], "direct-provider")
+        .await
 }
 
 #[tokio::test]

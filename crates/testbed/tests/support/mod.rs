@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use axum::http::Request;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;
@@ -34,7 +34,7 @@ use runway_operator::webhook::Endpoint;
 use runway_provider::Provider;
 use runway_provider_kaito::Kaito;
 pub use runway_testbed::PATIENCE;
-use runway_testbed::{ControlPlane, Node, Options, Simulator, crds, eventually, simulator};
+use runway_testbed::{ControlPlane, Node, Options, Simulator, audit, crds, eventually, simulator};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
@@ -617,6 +617,35 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
                 .with_context(|| format!("no Event {reason} about {name} with '{text}'"))
         })
         .await
+    }
+
+    /// Labels of another client on objects of a model's name wake their provider, which finds no drift: it sends no request and
+    /// writes no Event.
+    pub async fn foreign_labels_are_no_drift(
+        &self,
+        name: &str,
+        kinds: [runway_provider::Kind; 2],
+        provider: &str,
+    ) -> Result<()> {
+        // What the provider still writes about its own rollout ends.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let mark = self.cluster.audit().await?.mark().await?;
+        for kind in kinds {
+            let labels = json!({ "metadata": { "labels": { "of": "another" } } });
+            self.upstream(kind, "v1")
+                .patch(name, &PatchParams::default(), &Patch::Merge(&labels))
+                .await?;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let requests = self.cluster.audit().await?.since(mark).await?;
+        let loud: Vec<_> = audit::of_user(&requests, provider)
+            .into_iter()
+            .filter(|r| r.resource != "inferenceproviderconfigs" && r.class() != audit::Class::Watch)
+            .collect();
+        ensure!(loud.is_empty(), "{loud:?}");
+        let reasons = self.event_reasons(name).await?;
+        ensure!(!reasons.contains(&"DriftDetected".to_owned()), "{reasons:?}");
+        Ok(())
     }
 
     /// Applies any object by force.
