@@ -22,6 +22,9 @@ use crate::{PATIENCE, eventually};
 pub const CLIENTS: usize = 4;
 /// Longest wait for a connection. The address of a Service that is gone does not answer at all.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(3);
+/// Pause of a client after an answer. At this pace, a client's port is not used again while the kernel still tracks its last
+/// connection to the Service, for two minutes; and what is under test gets its share of a small machine.
+const PACE: Duration = Duration::from_millis(20);
 /// Pause of a client after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -181,20 +184,22 @@ impl Asker {
         let mut address = None;
         while !stop.load(Ordering::Relaxed) {
             let start = Instant::now();
-            match self.ask_once(&mut address).await {
+            let pause = match self.ask_once(&mut address).await {
                 Ok(()) => {
                     let mut seen = self.seen.lock();
                     seen.answered += 1;
                     seen.longest = seen.longest.max(start.elapsed());
                     self.answers.fetch_add(1, Ordering::Relaxed);
+                    PACE
                 }
                 Err(error) => {
                     let kind = if self.streams { "stream" } else { "request" };
                     self.seen.lock().failed.push(format!("{kind}: {error:#}"));
                     address = None;
-                    tokio::time::sleep(PAUSE).await;
+                    PAUSE
                 }
-            }
+            };
+            tokio::time::sleep(pause).await;
         }
     }
 

@@ -27,7 +27,7 @@ const ABSENT: &str = "registry.invalid/engine:1";
 /// A program that no image has.
 const MISSING: &str = "/missing";
 /// Models that are created at once, and the share of those that are invalid.
-const MANY: usize = 200;
+const MANY: usize = 1000;
 const INVALID_ONE_IN: usize = 10;
 /// Requests at the same time.
 const PARALLEL: usize = 16;

@@ -91,7 +91,7 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "WebhookAway",
-        effect: "the core is scaled to 0 while 200 models are created, a tenth of them invalid",
+        effect: "the core is scaled to 0 while 1,000 models are created, a tenth of them invalid",
         requests_may_fail: false,
         inject: |campaign| campaign.webhook_away().boxed_local(),
     },
