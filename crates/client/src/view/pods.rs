@@ -1,13 +1,14 @@
 //! State of pods for users: why one is not ready.
 
-use crate::manifests;
-use kube::ResourceExt;
-use runway_api::ModelDeployment;
-use runway_api::labels::{self, llama_stack};
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use kube::ResourceExt;
+use runway_api::ModelDeployment;
+use runway_api::labels::{self, llama_stack};
+use runway_operator::kubelet;
 
+use crate::manifests;
 use crate::target::{closest, did_you_mean};
 
 /// Reason why a pod is not ready.
@@ -141,14 +142,19 @@ pub fn trouble(pod: &Pod) -> Option<Trouble> {
             message: unscheduled.message.clone().unwrap_or_default(),
         });
     }
+    let of_pod = (status.reason.is_some() || status.message.is_some()).then(|| Trouble::Ended {
+        reason: status.reason.clone().unwrap_or_default(),
+        message: status.message.clone().unwrap_or_default(),
+    });
+    // The exit of its containers is a consequence.
+    if kubelet::has_ended(pod) && of_pod.is_some() {
+        return of_pod;
+    }
     if let Some(stopped) = stopped(status) {
         return Some(Trouble::Container(stopped));
     }
-    if status.reason.is_some() || status.message.is_some() {
-        return Some(Trouble::Ended {
-            reason: status.reason.clone().unwrap_or_default(),
-            message: status.message.clone().unwrap_or_default(),
-        });
+    if of_pod.is_some() {
+        return of_pod;
     }
     Some(match phase {
         Some("Running") => Trouble::Unready,
@@ -201,7 +207,7 @@ pub fn is_starting(pod: &Pod) -> bool {
         Some(Trouble::Container(stopped)) => stopped.is_starting(),
         _ => true,
     };
-    waits && !restarted && status.phase.as_deref() != Some("Failed")
+    waits && !restarted && !kubelet::has_ended(pod)
 }
 
 /// A container that is not in the pod.

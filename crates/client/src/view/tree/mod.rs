@@ -414,6 +414,10 @@ fn of_pod(pod: &Pod) -> Node {
         // What it leaves undone, its owner says.
         (_, true) => ("Terminating".to_owned(), Health::Good),
         (None, _) => ("ready".to_owned(), Health::Good),
+        // Its owner has replaced it, and the object remains.
+        (Some(_), _) if kubelet::has_ended(pod) && !pod.owner_references().is_empty() => {
+            ("Failed".to_owned(), Health::Good)
+        }
         (Some(_), _) => (
             status.phase.clone().unwrap_or_else(|| "Pending".to_owned()),
             if pods::is_starting(pod) {

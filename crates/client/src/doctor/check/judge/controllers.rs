@@ -157,7 +157,7 @@ fn ready(observed: &Observed) -> Judged {
             return None;
         }
         let its = pods_of(observed, &component.name);
-        if let Some(trouble) = pods::trouble(&subject, &its, observed.now()) {
+        if let Some(trouble) = pods::trouble(&subject, &[], &its, observed.now()) {
             return Some(trouble);
         }
         let text = match kubelet::replica_failure(&json!(deployment)) {

@@ -208,7 +208,7 @@ fn not_serving(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> 
         return ignored(conditions).map(|c| ("model-ignored", warning(said(c)).remedy(edit)));
     }
     let events = observed.events().unwrap_or_default();
-    let of_pods = pods::trouble(&subject(md), its_pods, now);
+    let of_pods = pods::trouble(&subject(md), conditions, its_pods, now);
     if let Some(finding) = of_pods.or_else(|| pods::not_made(&subject(md), &namespace, &name, events)) {
         return Some(("model-pods", finding));
     }

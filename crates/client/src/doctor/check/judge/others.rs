@@ -186,8 +186,8 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
         ));
     }
     let events = observed.events().unwrap_or_default();
-    let of_its_pods =
-        pods::trouble(&subject, its_pods, now).or_else(|| pods::not_made(&subject, &namespace, &name, events));
+    let of_its_pods = pods::trouble(&subject, &status.conditions, its_pods, now)
+        .or_else(|| pods::not_made(&subject, &namespace, &name, events));
     if let Some(finding) = of_its_pods {
         return Some(("actor-pods", finding));
     }
@@ -269,8 +269,8 @@ fn cause_of_distribution(
         return Some(("llama-storage", Finding::error(subject, text).remedy(remedy)));
     }
     let events = observed.events().unwrap_or_default();
-    let of_pods =
-        pods::trouble(&subject, its_pods, now).or_else(|| pods::not_made(&subject, &namespace, &name, events));
+    let of_pods = pods::trouble(&subject, &status.conditions, its_pods, now)
+        .or_else(|| pods::not_made(&subject, &namespace, &name, events));
     if let Some(finding) = of_pods {
         return Some(("llama-pods", finding));
     }

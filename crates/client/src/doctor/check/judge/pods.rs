@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use runway_operator::kubelet;
 
@@ -15,9 +16,13 @@ const STARTING: SignedDuration = SignedDuration::from_mins(30);
 /// Time after which a pod without conditions counts as ignored by scheduler and kubelet.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(60);
 
-/// The problem of the first pod that has one, as an error about `subject`.
-pub(super) fn trouble(subject: &str, pods: &[&Pod], now: Timestamp) -> Option<Finding> {
-    pods.iter().find_map(|pod| {
+/// The problem of the first pod that has one, as an error about `subject`, which has these conditions. Pods that have ended are asked
+/// last: their replacements tell more.
+pub(super) fn trouble(subject: &str, conditions: &[Condition], pods: &[&Pod], now: Timestamp) -> Option<Finding> {
+    let (ended, alive): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| kubelet::has_ended(pod));
+    let may_explain = |pod: &&Pod| kubelet::may_explain(kubelet::ended_at(pod), conditions, now);
+    let asked = alive.into_iter().chain(ended.into_iter().filter(may_explain));
+    asked.into_iter().find_map(|pod| {
         let (text, remedy) = of_pod(pod, now)?;
         Some(Finding::error(subject, format!("pod {}: {text}", pod.name_any())).remedy(remedy))
     })
