@@ -263,7 +263,7 @@ pub fn ended_at(pod: &Pod) -> Timestamp {
     let finished = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
     let named = changed.chain(finished).map(|time| time.0).max();
     let created = pod.metadata.creation_timestamp.as_ref();
-    named.or(created.map(|time| time.0)).unwrap_or(Timestamp::MAX)
+    named.or_else(|| created.map(|time| time.0)).unwrap_or(Timestamp::MAX)
 }
 
 /// Whether the end of a pod may be why its object is not Ready now. If the object was Ready after it, something else is the cause.

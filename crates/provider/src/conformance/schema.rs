@@ -30,7 +30,7 @@ pub fn problems(schema: &JSONSchemaProps, object: &Value) -> Vec<String> {
     problems
 }
 
-/// What the Kubernetes type `T` rejects or does not know in a value, such as a pod template that a CRD leaves open.
+/// Values that the Kubernetes type `T` rejects or does not know, such as in a pod template that a CRD leaves open.
 pub fn problems_of_type<T: DeserializeOwned + Serialize>(value: &Value) -> Vec<String> {
     let back = serde_json::from_value::<T>(value.clone()).and_then(|typed| serde_json::to_value(typed));
     match back {

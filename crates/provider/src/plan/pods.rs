@@ -24,8 +24,8 @@ pub(super) struct Obstacle {
     pub(super) lasting: bool,
 }
 
-/// The obstacle of the newest rollout. Pods of an earlier rollout may fail for a reason that is already fixed. A pod that has ended is
-/// asked last: its replacement tells more.
+/// The obstacle of the newest rollout. Pods of an earlier rollout may fail for a reason that is already fixed. Pods that have ended come
+/// last: their replacements are closer to the cause.
 pub(super) fn obstacle(seen: &Observed) -> Option<Obstacle> {
     let may_explain = |pod: &&Unready| {
         pod.ended

@@ -16,8 +16,8 @@ const STARTING: SignedDuration = SignedDuration::from_mins(30);
 /// Time after which a pod without conditions counts as ignored by scheduler and kubelet.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(60);
 
-/// The problem of the first pod that has one, as an error about `subject`, which has these conditions. Pods that have ended are asked
-/// last: their replacements tell more.
+/// The problem of the first pod that has one, as an error about `subject`, which has these conditions. Pods that have ended come
+/// last: their replacements are closer to the cause.
 pub(super) fn trouble(subject: &str, conditions: &[Condition], pods: &[&Pod], now: Timestamp) -> Option<Finding> {
     let (ended, alive): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| kubelet::has_ended(pod));
     let may_explain = |pod: &&Pod| kubelet::may_explain(kubelet::ended_at(pod), conditions, now);
