@@ -11,6 +11,32 @@ pub(crate) const RELIABILITY: &str = "docs/reliability.md";
 /// Line after the results of a command.
 const END: &str = "<!-- So far. -->\n";
 
+/// Options of a benchmark whose results are in the documentation.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Write the results into the documentation, in place of those of the run before.
+    #[arg(long)]
+    docs: bool,
+    /// Build without optimization, to try the benchmark itself. The figures are not meaningful.
+    #[arg(long, conflicts_with = "docs")]
+    unoptimised: bool,
+}
+
+impl Options {
+    /// Whether the programs are built as for a release.
+    pub(crate) fn is_release(&self) -> bool {
+        !self.unoptimised
+    }
+
+    /// Puts the results of a command into a page, with `--docs`.
+    pub(crate) fn write_down(&self, page: &str, command: &str, results: &str) -> Result<()> {
+        if self.docs {
+            write_down(page, command, results)?;
+        }
+        Ok(())
+    }
+}
+
 /// Puts the results of a command, such as `bench zero --docs`, into a page, with the day and the machine.
 pub(crate) fn write_down(page: &str, command: &str, results: &str) -> Result<()> {
     let path = shell::root().join(page);

@@ -65,17 +65,13 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 2)]
     rounds: usize,
     /// Write all numbers to this file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "unoptimised")]
     json: Option<PathBuf>,
-    /// Write the tables into docs/performance.md, in place of those of the run before.
-    #[arg(long)]
-    docs: bool,
     /// Measure the programs of this folder, as far as it has them: `target/images/build/dist` are those of images.
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Build without optimization, to try the benchmark itself. The figures are not meaningful.
-    #[arg(long, conflicts_with_all = ["docs", "json"])]
-    unoptimised: bool,
+    #[command(flatten)]
+    record: record::Options,
 }
 
 /// Something else than ModelDeployments.
@@ -100,17 +96,17 @@ enum What {
 pub(crate) async fn run(args: Args) -> Result<()> {
     // The bare client and the clients of the router are part of this program, and must not be slower than what they are compared
     // with. The raw loop of Asya is another program.
-    let unoptimised = match &args.what {
+    let is_release = match &args.what {
         Some(What::Asya(args)) => return asya::run(args).await,
         Some(What::Answers(args)) => return answers::run(args).await,
         Some(What::Zero(args)) => return zero::run(args).await,
         Some(What::Soak(args)) => return soak::run(args).await,
         Some(What::Traffic(args)) => return traffic::run(args).await,
-        Some(What::LlamaStack(args)) => args.unoptimised,
-        Some(What::Router(args)) => args.unoptimised,
-        None => args.unoptimised,
+        Some(What::LlamaStack(args)) => !args.unoptimised,
+        Some(What::Router(args)) => args.record.is_release(),
+        None => args.record.is_release(),
     };
-    if cfg!(debug_assertions) && !unoptimised {
+    if cfg!(debug_assertions) && is_release {
         return again_in_release().await;
     }
     match &args.what {
@@ -125,7 +121,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     );
 
     step("building the programs");
-    let programs = Programs::build(!args.unoptimised).await?;
+    let programs = Programs::build(args.record.is_release()).await?;
     let programs = programs.preferring(args.programs.clone());
     step("starting etcd, kube-apiserver and kube-controller-manager");
     let mut stage = Stage::set(&programs).await?;
@@ -144,9 +140,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
     }
     stage.clear().await?;
     outcome?;
-    if args.docs {
-        record::write_down(record::PERFORMANCE, "bench --docs", &text)?;
-    }
+    args.record.write_down(record::PERFORMANCE, "bench --docs", &text)?;
     Ok(())
 }
 

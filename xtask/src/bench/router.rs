@@ -41,12 +41,8 @@ pub(super) struct Args {
     /// Seconds without requests.
     #[arg(long, default_value_t = 30)]
     quiet: u64,
-    /// Write the table into docs/performance.md, in place of that of the run before.
-    #[arg(long)]
-    docs: bool,
-    /// Build without optimization, to try the benchmark itself. The figures are not meaningful.
-    #[arg(long, conflicts_with = "docs")]
-    pub(super) unoptimised: bool,
+    #[command(flatten)]
+    pub(super) record: record::Options,
 }
 
 /// Warm requests to the engine until it is the router's turn, and the reverse.
@@ -71,14 +67,13 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         (1..=LARGEST_HELD).contains(&args.held),
         "--held must be between 1 and {LARGEST_HELD}"
     );
-    let (bed, programs) = start(!args.unoptimised).await?;
+    let (bed, programs) = start(args.record.is_release()).await?;
     let outcome = measure(&bed, &programs, args).await;
     bed.cluster.stop().await?;
     let text = Row::table("model router", &outcome?);
     println!("{text}");
-    if args.docs {
-        record::write_down(record::PERFORMANCE, "bench router --docs", &text)?;
-    }
+    args.record
+        .write_down(record::PERFORMANCE, "bench router --docs", &text)?;
     Ok(())
 }
 

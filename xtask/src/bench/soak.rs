@@ -31,12 +31,8 @@ pub(super) struct Args {
     /// Decides what is changed.
     #[arg(long, default_value_t = 0x5eed)]
     seed: u64,
-    /// Write the table into docs/reliability.md, in place of that of the run before.
-    #[arg(long)]
-    docs: bool,
-    /// Build without optimization, to try the benchmark itself.
-    #[arg(long, conflicts_with = "docs")]
-    unoptimised: bool,
+    #[command(flatten)]
+    record: record::Options,
 }
 
 /// Models that exist at most.
@@ -67,7 +63,7 @@ const COLUMNS: [Column; 3] = [
 
 pub(super) async fn run(args: &Args) -> Result<()> {
     step("building the programs");
-    let programs = Programs::build(!args.unoptimised).await?;
+    let programs = Programs::build(args.record.is_release()).await?;
     let mut stage = Stage::set(&programs).await?;
     let outcome = soak(&mut stage, args).await;
     if outcome.is_err() {
@@ -76,9 +72,8 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     stage.clear().await?;
     let (text, growing) = outcome?;
     println!("{text}");
-    if args.docs {
-        record::write_down(record::RELIABILITY, "bench soak --docs", &text)?;
-    }
+    args.record
+        .write_down(record::RELIABILITY, "bench soak --docs", &text)?;
     ensure!(growing.is_empty(), "growing: {}", growing.join(", "));
     Ok(())
 }

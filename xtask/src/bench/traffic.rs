@@ -23,15 +23,11 @@ use crate::cluster::{self, SIMULATOR};
 use crate::installed::{Installed, NAME, deployment};
 use crate::record;
 
-/// Kind of build.
+/// Kind of build, and where the results go.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Write the table into docs/performance.md, in place of that of the run before.
-    #[arg(long)]
-    docs: bool,
-    /// Run a development build.
-    #[arg(long)]
-    unoptimised: bool,
+    #[command(flatten)]
+    record: record::Options,
 }
 
 /// ServiceAccount of the clients.
@@ -84,7 +80,8 @@ struct Row {
 
 pub(super) async fn run(args: &Args) -> Result<()> {
     let upstream = [crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS];
-    let mut installed = Installed::start("bench traffic", !args.unoptimised, &upstream, &[DIRECT, KAITO]).await?;
+    let mut installed =
+        Installed::start("bench traffic", args.record.is_release(), &upstream, &[DIRECT, KAITO]).await?;
     install_router(&installed).await?;
     step(&format!("starting {SIMULATOR}, which plays KAITO"));
     let Installed { node, programs, .. } = &mut installed;
@@ -109,9 +106,8 @@ pub(super) async fn run(args: &Args) -> Result<()> {
             );
         }
     }
-    if args.docs {
-        record::write_down(record::PERFORMANCE, "bench traffic --docs", &text)?;
-    }
+    args.record
+        .write_down(record::PERFORMANCE, "bench traffic --docs", &text)?;
     Ok(())
 }
 

@@ -23,12 +23,8 @@ pub(super) struct Args {
     /// Decides which processes are killed, and when.
     #[arg(long, default_value_t = 0x5eed)]
     seed: u64,
-    /// Write the table into docs/performance.md, in place of that of the run before.
-    #[arg(long)]
-    docs: bool,
-    /// Build without optimization, to try the benchmark itself.
-    #[arg(long, conflicts_with = "docs")]
-    unoptimised: bool,
+    #[command(flatten)]
+    record: record::Options,
 }
 
 pub(super) async fn run(args: &Args) -> Result<()> {
@@ -36,7 +32,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         args.cycles > 0 && args.models > 0,
         "--cycles and --models must be at least 1"
     );
-    let (bed, programs) = router::start(!args.unoptimised).await?;
+    let (bed, programs) = router::start(args.record.is_release()).await?;
     step(&format!("{} cycles, seed {}", args.cycles, args.seed));
     let options = Options {
         cycles: args.cycles,
@@ -49,9 +45,8 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     let text = table(args.cycles, &outcome);
     println!("{text}");
     outcome.check()?;
-    if args.docs {
-        record::write_down(record::PERFORMANCE, "bench zero --docs", &text)?;
-    }
+    args.record
+        .write_down(record::PERFORMANCE, "bench zero --docs", &text)?;
     Ok(())
 }
 
