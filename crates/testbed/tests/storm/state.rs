@@ -60,6 +60,17 @@ pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
     of_kinds(client, namespace, OURS.iter().chain(&OTHERS)).await
 }
 
+/// Without the number of rollouts. A Deployment with the strategy Recreate reports its generation as observed before it begins the
+/// rollout, for which it waits until the old pods are gone.
+pub(crate) fn but_rollouts(mut state: State) -> State {
+    for status in state.values_mut().filter_map(|object| object.get_mut("status")) {
+        if let Some(status) = status.as_object_mut() {
+            status.remove(ROLLOUTS);
+        }
+    }
+    state
+}
+
 /// Without what shows how a state was reached: rollouts, generations, claims, that a user has changed a field, and the order in which
 /// conditions appeared.
 pub(crate) fn however_reached(mut state: State) -> State {

@@ -190,7 +190,7 @@ impl<'a> World<'a> {
             self.is_at_rest().await;
             eventually(PATIENCE, async || state::state(admin, namespace).await).await?
         };
-        let run = Run {
+        let mut run = Run {
             state,
             writes: self.controllers.iter().map(|c| (c.who, c.proxy.writes())).collect(),
             bends: self.controllers.iter().map(|c| c.proxy.bends().len()).sum(),
@@ -207,9 +207,12 @@ impl<'a> World<'a> {
         // The garbage collector may still delete what was created while its owner was deleted: a DELETE that has seen no finalizer
         // does not see one that is added before it is committed.
         let unchanged = eventually(PATIENCE, async || {
-            state::is_as(admin, namespace, &run.state, |state| state).await
+            if let Some(expected) = expected {
+                state::is_as(admin, namespace, expected, compared).await?;
+            }
+            state::is_as(admin, namespace, &run.state, state::but_rollouts).await
         });
-        unchanged.await.context("after a restart")?;
+        run.state = unchanged.await.context("after a restart")?;
         self.ends().await.context("at the end")?;
         Ok(run)
     }
