@@ -175,7 +175,7 @@ pub fn unschedulable(pod: &Pod) -> Option<&str> {
     }
 }
 
-/// Longest time from the end of a pod until its object is no longer Ready.
+/// Maximum time between the failure of a pod and the change of the condition Ready.
 const REPORTED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Labels that distinguish the pods of different rollouts.
