@@ -60,15 +60,21 @@ pub(crate) async fn state(client: &Client, namespace: &str) -> Result<State> {
     of_kinds(client, namespace, OURS.iter().chain(&OTHERS)).await
 }
 
-/// Without the number of rollouts. A Deployment with the strategy Recreate reports its generation as observed before it begins the
-/// rollout, for which it waits until the old pods are gone.
-pub(crate) fn but_rollouts(mut state: State) -> State {
-    for status in state.values_mut().filter_map(|object| object.get_mut("status")) {
-        if let Some(status) = status.as_object_mut() {
+/// An error says what differs, apart from the number of rollouts: a Deployment with the strategy Recreate reports its generation as
+/// observed before it begins the rollout, for which it waits until the old pods are gone.
+pub(crate) fn is_same_but_rollouts(before: &State, now: &State) -> Result<()> {
+    let [before, now] = [before, now].map(|state| {
+        let mut state = state.clone();
+        for status in state
+            .values_mut()
+            .filter_map(|object| object.get_mut("status")?.as_object_mut())
+        {
             status.remove(ROLLOUTS);
         }
-    }
-    state
+        state
+    });
+    ensure!(now == before, "another final state: {}", difference(&before, &now));
+    Ok(())
 }
 
 /// Without what shows how a state was reached: rollouts, generations, claims, that a user has changed a field, and the order in which

@@ -181,15 +181,14 @@ impl<'a> World<'a> {
             // The pods of its last changes may still come and go, which the status then reports.
             self.is_at_rest().await;
         }
-        let state = if let Some(expected) = expected {
-            eventually(PATIENCE, async || {
-                state::is_as(admin, namespace, expected, compared).await
-            })
-            .await?
-        } else {
-            self.is_at_rest().await;
-            eventually(PATIENCE, async || state::state(admin, namespace).await).await?
+        let read = async || match expected {
+            Some(expected) => state::is_as(admin, namespace, expected, compared).await,
+            None => state::state(admin, namespace).await,
         };
+        if expected.is_none() {
+            self.is_at_rest().await;
+        }
+        let state = eventually(PATIENCE, read).await?;
         let mut run = Run {
             state,
             writes: self.controllers.iter().map(|c| (c.who, c.proxy.writes())).collect(),
@@ -207,10 +206,9 @@ impl<'a> World<'a> {
         // The garbage collector may still delete what was created while its owner was deleted: a DELETE that has seen no finalizer
         // does not see one that is added before it is committed.
         let unchanged = eventually(PATIENCE, async || {
-            if let Some(expected) = expected {
-                state::is_as(admin, namespace, expected, compared).await?;
-            }
-            state::is_as(admin, namespace, &run.state, state::but_rollouts).await
+            let now = read().await?;
+            state::is_same_but_rollouts(&run.state, &now)?;
+            anyhow::Ok(now)
         });
         run.state = unchanged.await.context("after a restart")?;
         self.ends().await.context("at the end")?;
