@@ -5,10 +5,11 @@
 //! `Ready`; a model server that crashes or waits leaves the state pending; failed is what cannot be reconciled; the
 //! counts are per component, ready or available ones depending on what stands behind it; each frontend has a Service.
 //! Every change of the spec goes through pending again, and what was ready stays so meanwhile.
-//! Simplified: nothing is really made of a component, no rolling updates, restarts or scaling adapters.
+//! Simplified: the pods of a component are objects that no node runs; no rolling updates, restarts or scaling adapters.
 //!
 //! | behavior | upstream | version |
 //! |---|---|---|
+//! | a changed spec is observed, and reported as successful, before its rollout begins: `updatedReplicas` is 0 | `internal/controller/dynamographdeployment_controller.go` | issues 3567 and 10527, 2026 |
 //! | a v1alpha1 worker with the subtype prefill or decode is a component of that type, and back: see [`conversion`](super::conversion) | `api/v1alpha1/shared_spec_conversion.go` | pull request 9082, 2026-05 |
 //! | the type of a component cannot change once it is set, in either version: [`with_immutable_types`] | the CEL rules of `DynamoComponentDeploymentSharedSpec`, `api/{v1alpha1,v1beta1}/dynamocomponentdeployment_types.go` | pull request 13763, 2026-08 |
 
@@ -21,8 +22,9 @@ use kube::{Client, ResourceExt, api::DynamicObject, runtime::controller::Action}
 use serde_json::{Map, Value, json};
 
 use super::{
-    Behaviour, Config,
+    Config,
     engine::{Role, Simulation, condition, play},
+    pods::{PodState, SimulatedPod},
     timeline::Stage,
 };
 
@@ -99,6 +101,7 @@ async fn graph(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube:
         if !is_known {
             make(&object, &components, &simulation).await?;
         }
+        keep_pods(&object, &components, stage, &simulation).await?;
         let status = graph_status(&object, &components, &simulation.kind.version, stage);
         simulation.set_status(&object, status).await?;
     }
@@ -114,20 +117,45 @@ async fn make(object: &DynamicObject, components: &[Component<'_>], simulation: 
             .apply_service(object, &frontend.resource_name(&graph), selector, port)
             .await?;
     }
-    if simulation.behaviour(object) == Behaviour::SecretMissing {
-        for worker in components
-            .iter()
-            .filter(|component| component.kind != "frontend")
-            .take(1)
-        {
-            let name = format!("{}-0", worker.resource_name(&graph));
-            let labels = [(GRAPH, graph.as_str()), (COMPONENT, worker.name)];
-            simulation
-                .apply_waiting_pod(object, &name, &labels, &worker.pod_template())
-                .await?;
+    Ok(())
+}
+
+/// The pods of all components. While a change is pending, those of the spec before it stay as they are.
+async fn keep_pods(
+    object: &DynamicObject,
+    components: &[Component<'_>],
+    stage: Stage,
+    simulation: &Simulation,
+) -> kube::Result<()> {
+    let has_run = object.data["status"]["conditions"].is_array();
+    let Some(state) = PodState::at(simulation.behaviour(object), stage).filter(|_| stage != Stage::Pending || !has_run)
+    else {
+        return Ok(());
+    };
+    let graph = object.name_any();
+    let mut pods = Vec::new();
+    for component in components {
+        let template = component.pod_template();
+        let is_frontend = component.kind == "frontend";
+        // The frontend has no model to load.
+        let state = match state {
+            PodState::Crashing | PodState::SecretMissing if is_frontend => PodState::Ready,
+            state => state,
+        };
+        for number in 0..component.replicas {
+            let name = format!("{}-{number}", component.resource_name(&graph));
+            let labels = [(GRAPH, graph.as_str()), (COMPONENT, component.name)];
+            pods.push(SimulatedPod::new(name, &template, &labels, state));
         }
     }
-    Ok(())
+    if stage == Stage::Headless {
+        pods.retain(|pod| {
+            pod.labels
+                .get(COMPONENT)
+                .is_some_and(|name| name.as_str() != "Frontend")
+        });
+    }
+    simulation.keep_pods(object, pods).await
 }
 
 /// A service of v1alpha1 or a component of v1beta1.
@@ -188,11 +216,22 @@ impl Component<'_> {
         }
     }
 
+    /// The container of v1alpha1: that of the pod's spec, with the variables of the service.
+    fn main_container(&self) -> Value {
+        let mut container = self.spec["extraPodSpec"]["mainContainer"].clone();
+        if !container.is_object() {
+            container = json!({});
+        }
+        container["name"] = json!("main");
+        container["env"] = self.spec["envs"].clone();
+        container
+    }
+
     fn pod_template(&self) -> Value {
         match &self.spec["podTemplate"] {
             Value::Null => json!({
                 "metadata": self.spec["extraPodMetadata"],
-                "spec": {"containers": [{"name": "main", "image": self.spec["extraPodSpec"]["mainContainer"]["image"]}]},
+                "spec": {"containers": [self.main_container()]},
             }),
             template => template.clone(),
         }
@@ -212,6 +251,14 @@ fn graph_status(graph: &DynamicObject, components: &[Component<'_>], version: &s
         return json!({"state": "initializing", "observedGeneration": graph.metadata.generation});
     }
 
+    // Pods that crash later are reported as ready for a while.
+    let stage = if matches!(stage, Stage::Crashing | Stage::Headless) {
+        Stage::Ready
+    } else {
+        stage
+    };
+    // A change is reported as successful before its rollout begins (issues 3567 and 10527).
+    let is_early = stage == Stage::Pending && current["state"] == "successful";
     let mut statuses = Map::new();
     let mut missing = Vec::new();
     for component in components {
@@ -221,7 +268,7 @@ fn graph_status(graph: &DynamicObject, components: &[Component<'_>], version: &s
             .first()
             .map(|count| &current[field][component.name][count]);
         let ready = match stage {
-            Stage::Ready => wanted,
+            Stage::Ready | Stage::Crashing | Stage::Headless => wanted,
             Stage::Pending | Stage::Loading => was.and_then(Value::as_u64).unwrap_or(0).min(wanted),
             Stage::Unready | Stage::Failed => 0,
         };
@@ -234,10 +281,18 @@ fn graph_status(graph: &DynamicObject, components: &[Component<'_>], version: &s
             component.name.to_owned(),
             component_status(component, &name, ready, version),
         );
+        if is_early {
+            statuses[component.name]["updatedReplicas"] = json!(0);
+        }
     }
 
     let (summary, reason, message) = match stage {
         Stage::Failed => ("failed", "failed_to_reconcile_the_resources", FAILURE.to_owned()),
+        _ if is_early => (
+            "successful",
+            "all_resources_are_ready",
+            "All resources are ready".to_owned(),
+        ),
         Stage::Ready => (
             "successful",
             "all_resources_are_ready",

@@ -12,8 +12,7 @@ use std::{
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::{
-    NamespaceResourceScope,
-    api::core::v1::{Pod, Service},
+    NamespaceResourceScope, api::core::v1::Service,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
@@ -33,7 +32,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Behaviour, Config, LABEL, Task,
+    Behaviour, Config, LABEL, Task, pods,
     timeline::{self, Stage},
 };
 
@@ -65,6 +64,7 @@ pub(super) struct Simulation {
     role: Role,
     /// Current undertaking and its start, by uid.
     since: Mutex<HashMap<String, (String, Instant)>>,
+    pub(super) pods: Mutex<pods::Known>,
 }
 
 /// Plays until dropped: from the moment the CRD is established until it is deleted, and anew when its stored version
@@ -126,6 +126,7 @@ impl Simulation {
             kind,
             role,
             since: Mutex::default(),
+            pods: Mutex::default(),
         }
     }
 
@@ -213,8 +214,9 @@ impl Simulation {
     }
 
     fn forget(&self, object: &DynamicObject) {
-        let mut since = self.since.lock();
-        since.remove(&object.uid().unwrap_or_default());
+        let uid = object.uid().unwrap_or_default();
+        self.since.lock().remove(&uid);
+        self.pods.lock().remove(&uid);
     }
 
     /// As `metav1.NewControllerRef` makes them: the owner's deletion in the foreground waits for what it owns.
@@ -256,53 +258,18 @@ impl Simulation {
             .map(drop)
     }
 
-    /// A pod as the kubelet leaves it when the Secret that its owner names is missing.
-    pub(super) async fn apply_waiting_pod(
-        &self,
-        owner: &DynamicObject,
-        name: &str,
-        labels: &[(&str, &str)],
-        template: &Value,
-    ) -> kube::Result<()> {
-        let mut all_labels = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();
-        all_labels.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))));
-        let container = &template["spec"]["containers"][0];
-        let container = json!({
-            "name": container["name"].as_str().unwrap_or("main"),
-            "image": container["image"].as_str().unwrap_or("model-server"),
-        });
-        let mut pod = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": name,
-                "labels": all_labels,
-                "ownerReferences": [self.owner_reference(owner)],
-            },
-            "spec": {"containers": [container]},
-        });
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &owner.namespace().unwrap_or_default());
-        api.patch(name, &self.apply_params(), &Patch::Apply(&pod)).await?;
-
-        let message = format!(
-            "secret \"{}\" not found",
-            secret_name(&owner.data).unwrap_or("hf-token")
-        );
-        pod["status"] = json!({"phase": "Pending", "containerStatuses": [{
-            "name": container["name"],
-            "image": container["image"],
-            "imageID": "",
-            "ready": false,
-            "restartCount": 0,
-            "state": {"waiting": {"reason": "CreateContainerConfigError", "message": message}},
-        }]});
-        api.patch_status(name, &self.apply_params(), &Patch::Apply(&pod))
-            .await
-            .map(drop)
+    /// [`set_status`](Self::set_status), with the time in `lastUpdateTime` if it says something new.
+    pub(super) async fn set_status_with_time(&self, object: &DynamicObject, mut status: Value) -> kube::Result<()> {
+        status["lastUpdateTime"] = object.data["status"]["lastUpdateTime"].clone();
+        self.write_status(object, status, true).await
     }
 
     /// Writes the status if it says something new; transition times move only with the status of their condition.
-    pub(super) async fn set_status(&self, object: &DynamicObject, mut status: Value) -> kube::Result<()> {
+    pub(super) async fn set_status(&self, object: &DynamicObject, status: Value) -> kube::Result<()> {
+        self.write_status(object, status, false).await
+    }
+
+    async fn write_status(&self, object: &DynamicObject, mut status: Value, timed: bool) -> kube::Result<()> {
         let current = &object.data["status"];
         let now = now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         for condition in status["conditions"].as_array_mut().into_iter().flatten() {
@@ -322,6 +289,9 @@ impl Simulation {
             *value = replacing(&current[field], value.take());
         }
         if news {
+            if timed {
+                status["lastUpdateTime"] = json!(now);
+            }
             let patch = Patch::Merge(json!({ "status": status }));
             self.api(object)
                 .patch_status(&object.name_any(), &self.params(), &patch)
@@ -420,7 +390,7 @@ fn replacing(current: &Value, mut wanted: Value) -> Value {
 }
 
 /// The first Secret that is named anywhere in the object, in any of the ways of the upstream APIs.
-fn secret_name(value: &Value) -> Option<&str> {
+pub(super) fn secret_name(value: &Value) -> Option<&str> {
     match value {
         Value::Object(fields) => fields.iter().find_map(|(key, value)| match key.as_str() {
             "secretKeyRef" | "secretRef" => value["name"].as_str(),

@@ -7,11 +7,16 @@
 //!   `upgradeStrategy`, and worker groups added at the end. With `spec.upgradeStrategy.type: None` nothing is built.
 //! - A change of `serveConfigV2` updates the applications of the cluster that is there.
 //! - While there is a pending cluster, the applications of the active one are not reported.
+//! - The applications are read before a changed `serveConfigV2` is submitted, so that the new generation is first observed with
+//!   the former RUNNING (`reconcileServe`).
+//! - A failed deployment has its cause in `serveDeploymentStatuses`; the application says no more than which ones failed.
+//! - A lost head leaves `Ready` True, and no applications.
+//! - `spec.suspend` deletes the cluster in rounds of two seconds, also if it is withdrawn meanwhile (`handleSuspend`, since 1.7).
 //! - `Ready` means endpoints, nothing else. An application that fails during the first rollout shows in
 //!   `pendingServiceStatus` alone; `Ready` stays False with reason Initializing, and `serviceStatus` empty.
 //! - No finalizer on RayServices, before 1.7.
 //!
-//! Simplified: no pods, so the endpoints are the workers, and what Ray's dashboard would say follows a timeline. A
+//! Simplified: the pods are objects that no node runs, and what Ray's dashboard would say follows a timeline. A
 //! cluster's name ends in `-<count>-<hash>`, so that a test sees how many were built; upstream's end is random.
 //!
 //! By default a cluster is a name in the status, and the head Service is omitted. With
@@ -27,8 +32,8 @@
 //! | RayServices have a finalizer, since 1.7 | `rayservice_controller.go`, `Reconcile` |
 //!
 //! In both modes the hash excludes tolerations and scheduling gates, as since 1.6, and names that are not DNS-1035
-//! labels or too long are refused (`utils/validation.go`, `ValidateRayServiceMetadata`). Not played: suspension,
-//! incremental upgrades, the timeout of the initialization, and a head container that declares ports, but none for Serve.
+//! labels or too long are refused (`utils/validation.go`, `ValidateRayServiceMetadata`). Not played: incremental
+//! upgrades, the timeout of the initialization, and a head container that declares ports, but none for Serve.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -40,8 +45,9 @@ use kube::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    Behaviour, Config,
+    Config,
     engine::{Role, Simulation, condition, hash, play},
+    pods::{PodState, SimulatedPod},
     timeline::Stage,
 };
 
@@ -54,12 +60,16 @@ pub const CLUSTER: &str = "ray.io/cluster";
 
 const ORIGIN_KIND: &str = "ray.io/originated-from-crd";
 const SPEC_HASH: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
+/// (`ServiceDefaultRequeueDuration`)
+const ROUND: Duration = Duration::from_secs(2);
 /// (`RayClusterDeletionDelayDuration`)
 const DELETION_DELAY: Duration = Duration::from_mins(1);
 
 /// More than that, and the names derived from it would not fit (`MaxRayServiceNameLength`).
 const LONGEST_NAME: usize = 47;
-const FAILURE: &str = "Deploying app 'llm_app' failed with exception: the engine process exited with code 1";
+/// The application only says which deployments failed; these say why.
+const FAILED: &str = "Failed to update the deployments";
+const FAILURE: &str = "The deployment failed to start 3 times in a row: the engine process exited with code 1";
 const UNHEALTHY: &str = "The deployments are UNHEALTHY: the health check of a replica failed 3 times";
 
 /// Plays KubeRay's controller for RayServices while their CRD is there.
@@ -77,6 +87,9 @@ async fn service(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kub
     if simulation.guard_deletion(&object).await? {
         return Ok(Action::await_change());
     }
+    if suspend(&object, &simulation).await? {
+        return Ok(Action::requeue(ROUND));
+    }
     let clusters = Clusters::of(&object).following(&object);
     let serve_config = object.data["spec"]["serveConfigV2"].as_str().unwrap_or_default();
     let undertaking = format!("{} {}", clusters.current(), hash(serve_config));
@@ -92,9 +105,6 @@ async fn service(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kub
     let applications = applications(serve_config);
     // Nothing is deployed from a configuration that cannot be read.
     let stage = if applications.is_empty() { Stage::Pending } else { stage };
-    if clusters != Clusters::of(&object) && simulation.behaviour(&object) == Behaviour::SecretMissing {
-        make_waiting_pod(&object, &clusters, &simulation).await?;
-    }
     let serving = clusters.at(stage);
     if let Some(active) = serving.active.as_ref().filter(|_| serving != clusters) {
         serve_on(&object, active, &simulation).await?;
@@ -107,8 +117,9 @@ async fn service(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kub
     } else {
         (workers(&object.data["spec"]["rayClusterConfig"]), None)
     };
+    keep_pods(&object, &serving, stage, &simulation).await?;
     let status = service_status(&object, &serving, &applications, stage, workers);
-    simulation.set_status(&object, status).await?;
+    simulation.set_status_with_time(&object, status).await?;
     // With a stage to come, the next reconcile asks for the other again.
     Ok(match look_again {
         Some(after) if next == Action::await_change() => Action::requeue(after),
@@ -237,21 +248,109 @@ fn head_service(service: &DynamicObject, cluster: &str) -> Value {
     })
 }
 
-async fn make_waiting_pod(object: &DynamicObject, clusters: &Clusters, simulation: &Simulation) -> kube::Result<()> {
-    let group = &object.data["spec"]["rayClusterConfig"]["workerGroupSpecs"][0];
-    let group_name = group["groupName"].as_str().unwrap_or("workers");
-    let service = object.name_any();
-    let labels = [
-        (ORIGIN, service.as_str()),
-        (ORIGIN_KIND, "RayService"),
-        (CLUSTER, clusters.current()),
-        ("ray.io/group", group_name),
-        ("ray.io/node-type", "worker"),
-    ];
-    let name = format!("{}-{group_name}-worker-0", clusters.current());
-    simulation
-        .apply_waiting_pod(object, &name, &labels, &group["template"])
-        .await
+/// Head and workers of every cluster, as they are once Ray runs on them. A cluster that was replaced keeps its pods until it is
+/// deleted.
+async fn keep_pods(
+    service: &DynamicObject,
+    clusters: &Clusters,
+    stage: Stage,
+    simulation: &Simulation,
+) -> kube::Result<()> {
+    let behaviour = simulation.behaviour(service);
+    let mut pods = Vec::new();
+    for cluster in clusters.active.iter().chain(&clusters.pending) {
+        let is_current = cluster == clusters.current();
+        let stage = if is_current { stage } else { Stage::Ready };
+        let has_run = is_current && clusters.pending.is_none() && stage == Stage::Pending;
+        let state = if has_run {
+            Some(PodState::Ready)
+        } else {
+            PodState::at(behaviour, stage)
+        };
+        if let Some(state) = state {
+            pods.extend(pods_of(service, cluster, state, stage == Stage::Headless));
+        }
+    }
+    simulation.keep_pods(service, pods).await
+}
+
+fn pods_of(service: &DynamicObject, cluster: &str, state: PodState, is_headless: bool) -> Vec<SimulatedPod> {
+    let name = service.name_any();
+    let config = &service.data["spec"]["rayClusterConfig"];
+    let common = [(ORIGIN, name.as_str()), (ORIGIN_KIND, "RayService"), (CLUSTER, cluster)];
+    let pod = |suffix: &str, template: &Value, more: [(&str, &str); 2], state| {
+        let labels: Vec<_> = common.into_iter().chain(more).collect();
+        SimulatedPod::new(format!("{cluster}-{suffix}"), template, &labels, state)
+    };
+    // The head loads no model.
+    let of_head = if state == PodState::Starting {
+        state
+    } else {
+        PodState::Ready
+    };
+    let head = [("ray.io/group", "headgroup"), ("ray.io/node-type", "head")];
+    let head = (!is_headless).then(|| pod("head", &config["headGroupSpec"]["template"], head, of_head));
+    let groups = config["workerGroupSpecs"].as_array().into_iter().flatten();
+    let workers = groups.flat_map(|group| {
+        let group_name = group["groupName"].as_str().unwrap_or("workers");
+        let labels = [("ray.io/group", group_name), ("ray.io/node-type", "worker")];
+        (0..group_workers(group))
+            .map(|number| {
+                pod(
+                    &format!("{group_name}-worker-{number}"),
+                    &group["template"],
+                    labels,
+                    state,
+                )
+            })
+            .collect::<Vec<_>>()
+    });
+    head.into_iter().chain(workers).collect()
+}
+
+/// Plays `spec.suspend`, in rounds: first the pods go, then the service is suspended. Once begun, it is completed even if the field
+/// is withdrawn (`handleSuspend`). Whether nothing else is to be done.
+async fn suspend(service: &DynamicObject, simulation: &Simulation) -> kube::Result<bool> {
+    let is = |kind: &str| {
+        let mut conditions = service.data["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.any(|condition| condition["type"] == kind && condition["status"] == "True")
+    };
+    let is_asked = service.data["spec"]["suspend"] == true;
+    let status = |suspending: bool, suspended: bool| {
+        let reason = if suspending {
+            "SuspendInProgress"
+        } else {
+            "SuspendComplete"
+        };
+        let message = if suspending {
+            "RayService is suspending."
+        } else {
+            "RayService is suspended."
+        };
+        let mut status = json!({
+            "observedGeneration": service.metadata.generation,
+            "serviceStatus": null,
+            "numServeEndpoints": null,
+            "activeServiceStatus": {"rayClusterStatus": {"head": {}}},
+            "pendingServiceStatus": {"rayClusterStatus": {"head": {}}},
+        });
+        status["conditions"] = json!([
+            condition(service, "Suspending", suspending, reason, message),
+            condition(service, "Suspended", suspended, reason, message),
+            condition(service, "Ready", false, reason, message),
+            condition(service, "UpgradeInProgress", false, reason, message),
+        ]);
+        status
+    };
+    if is("Suspending") {
+        simulation.keep_pods(service, Vec::new()).await?;
+        simulation.set_status_with_time(service, status(false, true)).await?;
+        return Ok(true);
+    }
+    if is_asked && !is("Suspended") {
+        simulation.set_status_with_time(service, status(true, false)).await?;
+    }
+    Ok(is_asked)
 }
 
 /// Whether the status reports a final state for the current spec.
@@ -313,7 +412,7 @@ impl Clusters {
     /// A pending cluster whose applications run takes over.
     fn at(&self, stage: Stage) -> Self {
         match stage {
-            Stage::Ready | Stage::Unready if self.pending.is_some() => Self {
+            Stage::Ready | Stage::Unready | Stage::Crashing | Stage::Headless if self.pending.is_some() => Self {
                 active: self.pending.clone(),
                 pending: None,
             },
@@ -408,8 +507,8 @@ fn service_status(
     let before = service.data["status"]["numServeEndpoints"].as_u64().unwrap_or(0);
     let endpoints = match (clusters, stage) {
         (Clusters { active: None, .. }, _) | (_, Stage::Unready) => 0,
-        // The active one continues.
-        (Clusters { pending: Some(_), .. }, _) => before,
+        // The active one continues, also with a config that does not start.
+        (Clusters { pending: Some(_), .. }, _) | (_, Stage::Pending | Stage::Loading | Stage::Failed) => before,
         _ => workers.max(1),
     };
     let is_ready = endpoints > 0;
@@ -430,7 +529,13 @@ fn service_status(
             status
         }
     };
-    let reported = application_statuses(applications, stage);
+    // The applications are read before a changed config is submitted to a cluster that serves.
+    let is_behind = stage == Stage::Pending && before > 0 && clusters.pending.is_none();
+    let reported = match stage {
+        Stage::Headless => json!({}),
+        Stage::Pending if is_behind => application_statuses(applications, Stage::Ready),
+        stage => application_statuses(applications, stage),
+    };
     let (of_active, of_pending) = if clusters.pending.is_some() {
         (Value::Null, reported)
     } else {
@@ -497,31 +602,37 @@ fn refusal(service: &DynamicObject, message: &str) -> Value {
 
 fn workers(config: &Value) -> u64 {
     let groups = config["workerGroupSpecs"].as_array().into_iter().flatten();
-    groups
-        .map(|group| group["replicas"].as_u64().unwrap_or(0) * group["numOfHosts"].as_u64().unwrap_or(1))
-        .sum()
+    groups.map(group_workers).sum()
+}
+
+fn group_workers(group: &Value) -> u64 {
+    group["replicas"].as_u64().unwrap_or(0) * group["numOfHosts"].as_u64().unwrap_or(1)
 }
 
 fn application_statuses(applications: &[(String, Vec<String>)], stage: Stage) -> Value {
     let (status, message, of_deployments) = match stage {
         Stage::Pending => ("NOT_STARTED", "", "UPDATING"),
         Stage::Loading => ("DEPLOYING", "", "UPDATING"),
-        Stage::Ready => ("RUNNING", "", "HEALTHY"),
+        Stage::Ready | Stage::Crashing | Stage::Headless => ("RUNNING", "", "HEALTHY"),
         Stage::Unready => ("UNHEALTHY", UNHEALTHY, "UNHEALTHY"),
-        Stage::Failed => ("DEPLOY_FAILED", FAILURE, "DEPLOY_FAILED"),
+        Stage::Failed => ("DEPLOY_FAILED", FAILED, "DEPLOY_FAILED"),
     };
-    let with_message = |mut status: Value| {
+    let with_message = |mut status: Value, message: &str| {
         if !message.is_empty() {
             status["message"] = json!(message);
         }
         status
     };
+    let of_deployment = if stage == Stage::Failed { FAILURE } else { message };
     let statuses = applications.iter().map(|(name, deployments)| {
-        let mut application = with_message(json!({"status": status}));
+        let mut application = with_message(json!({"status": status}), message);
         // Before that, Ray knows the application by name alone.
         if stage != Stage::Pending {
             let deployments = deployments.iter();
-            let deployments = deployments.map(|name| (name.clone(), with_message(json!({"status": of_deployments}))));
+            let deployments = deployments.map(|name| {
+                let status = with_message(json!({"status": of_deployments}), of_deployment);
+                (name.clone(), status)
+            });
             application["serveDeploymentStatuses"] = deployments.collect::<Map<_, _>>().into();
         }
         (name.clone(), application)

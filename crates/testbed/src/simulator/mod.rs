@@ -4,10 +4,10 @@
 //! the simulator writes is what the real controllers write; no model runs by itself. It is named *upstream simulator*
 //! wherever it appears, so that its Ready is not mistaken for a model that answers.
 //!
-//! There are two ways to play. By default objects go through a **timeline**: no nodes, no pods, and the status moves by
-//! time. With [`Config::workloads`] KAITO's **workloads** are made as the operator makes them, a cluster with a node runs
-//! them, and the status follows the pods. Dynamo's and KubeRay's pods are not made in either way: their images are Ray's
-//! and Dynamo's own, and neither runs here; KubeRay's objects are then those of its current release.
+//! There are two ways to play. By default objects go through a **timeline**: no nodes, and the status moves by time; the
+//! pods are objects that no kubelet runs. With [`Config::workloads`] KAITO's **workloads** are made as the operator makes
+//! them, a cluster with a node runs them, and the status follows the pods. Dynamo's and KubeRay's pods run in neither way:
+//! their images are Ray's and Dynamo's own, and neither runs here; KubeRay's objects are then those of its current release.
 //!
 //! Each module has the table of what it plays, with the upstream's file and version: [`kaito`], [`dynamo`], [`kuberay`],
 //! [`conversion`].
@@ -19,6 +19,7 @@ pub mod dynamo;
 mod engine;
 pub mod kaito;
 pub mod kuberay;
+mod pods;
 mod timeline;
 
 use std::{fmt, future::Future, str::FromStr, time::Duration};
@@ -73,18 +74,24 @@ pub enum Behaviour {
     Fail,
     /// `flap`: Ready, and then, for good, not ready with a message.
     Flap,
+    /// `crash`: Ready for good, although its pods crash after a while.
+    Crash,
+    /// `lost-head`: Ready for good, although its first pod is gone and nothing serves after a while.
+    LostHead,
     /// `secret-missing`: a pod that waits for a Secret that is not there.
     SecretMissing,
     /// `stuck-delete`: Ready, but its deletion never ends.
     StuckDelete,
 }
 
-const BEHAVIOURS: [(&str, Behaviour); 7] = [
+const BEHAVIOURS: [(&str, Behaviour); 9] = [
     ("ready", Behaviour::Ready),
     ("slow", Behaviour::Slow),
     ("stall", Behaviour::Stall),
     ("fail", Behaviour::Fail),
     ("flap", Behaviour::Flap),
+    ("crash", Behaviour::Crash),
+    ("lost-head", Behaviour::LostHead),
     ("secret-missing", Behaviour::SecretMissing),
     ("stuck-delete", Behaviour::StuckDelete),
 ];

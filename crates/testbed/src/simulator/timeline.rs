@@ -13,6 +13,10 @@ pub(super) enum Stage {
     Loading,
     /// The model answers.
     Ready,
+    /// It is reported as ready, but its pods crash.
+    Crashing,
+    /// It is reported as ready, but its first pod is gone.
+    Headless,
     /// It answered once.
     Unready,
     /// It will never answer.
@@ -42,6 +46,8 @@ fn plan(behaviour: Behaviour, ready: Duration) -> Vec<(Duration, Stage)> {
         Behaviour::Stall => Vec::new(),
         Behaviour::Fail => [&start[..], &[(ready, Stage::Failed)]].concat(),
         Behaviour::Flap => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Unready)]].concat(),
+        Behaviour::Crash => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Crashing)]].concat(),
+        Behaviour::LostHead => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Headless)]].concat(),
         Behaviour::SecretMissing => start.to_vec(),
     }
 }

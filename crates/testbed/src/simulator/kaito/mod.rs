@@ -49,6 +49,7 @@ use serde_json::{Value, json};
 use super::{
     Behaviour, Config, LABEL,
     engine::{self, Role, Simulation, play},
+    pods::{PodState, SimulatedPod},
     timeline,
 };
 
@@ -59,6 +60,7 @@ pub const CREATED_BY: &str = "inferenceset.kaito.sh/created-by";
 /// On the pods of a Workspace.
 pub const WORKSPACE: &str = "kaito.sh/workspace";
 
+const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 const FAILURE: &str = "benchmark failed: the model server exited with code 1 during the first request";
 const CRASH: &str = "container \"inference\" is restarting: back-off 5m0s restarting failed container";
 
@@ -109,18 +111,33 @@ async fn workspace(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> k
             simulation
                 .apply_service(&object, &name, json!({WORKSPACE: name}), port)
                 .await?;
-            if simulation.behaviour(&object) == Behaviour::SecretMissing {
-                let template = &object.data["inference"]["template"];
-                let set = object.labels().get(CREATED_BY).map(|set| (CREATED_BY, set.as_str()));
-                let labels: Vec<_> = [(WORKSPACE, name.as_str())].into_iter().chain(set).collect();
-                simulation
-                    .apply_waiting_pod(&object, &format!("{name}-0"), &labels, template)
-                    .await?;
-            }
         }
+        let pod = PodState::at(simulation.behaviour(&object), stage).filter(|_| stage != timeline::Stage::Headless);
+        simulation
+            .keep_pods(&object, pod.map(|state| pod_of(&object, state)).into_iter().collect())
+            .await?;
         simulation.set_status(&object, workspace_status(&object, stage)).await?;
     }
     Ok(next)
+}
+
+/// The one pod of a Workspace.
+fn pod_of(workspace: &DynamicObject, state: PodState) -> SimulatedPod {
+    let name = workspace.name_any();
+    let set = workspace.labels().get(CREATED_BY).map(|set| (CREATED_BY, set.as_str()));
+    let labels: Vec<_> = [(WORKSPACE, name.as_str()), (POD_INDEX, "0")]
+        .into_iter()
+        .chain(set)
+        .collect();
+    SimulatedPod {
+        rolls_out: false,
+        ..SimulatedPod::new(
+            format!("{name}-0"),
+            &workspace.data["inference"]["template"],
+            &labels,
+            state,
+        )
+    }
 }
 
 async fn inference_set(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
@@ -160,12 +177,18 @@ async fn inference_set(object: Arc<DynamicObject>, simulation: Arc<Simulation>) 
 }
 
 fn workspace_status(workspace: &DynamicObject, stage: timeline::Stage) -> Value {
-    use timeline::Stage::{Failed, Loading, Pending, Ready, Unready};
+    use timeline::Stage::{Crashing, Failed, Headless, Loading, Pending, Ready, Unready};
 
     // Each with what it says when it is true and when it is not: (reason, message).
     let condition = |kind: &str, is: bool, yes: (&str, &str), no: (&str, &str)| {
         let (reason, message) = if is { yes } else { no };
         engine::condition(workspace, kind, is, reason, message)
+    };
+    // Pods are not watched, and the StatefulSet's status may be late.
+    let stage = if matches!(stage, Crashing | Headless) {
+        Ready
+    } else {
+        stage
     };
     let provisioned = stage != Pending;
     let loaded = matches!(stage, Ready | Failed);
@@ -227,7 +250,7 @@ fn workspace_status(workspace: &DynamicObject, stage: timeline::Stage) -> Value 
 
     let summary = match stage {
         Pending | Loading => "Pending",
-        Ready => "Ready",
+        Ready | Crashing | Headless => "Ready",
         Unready | Failed => "NotReady",
     };
     json!({"state": summary, "conditions": conditions})
