@@ -39,7 +39,7 @@ pub mod tone;
 pub use async_actor::{AsyncActor, AsyncActorSpec, AsyncActorStatus};
 pub use condition::Conditions;
 pub use llama_stack_distribution::{LlamaStackDistribution, LlamaStackDistributionSpec, LlamaStackDistributionStatus};
-pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase};
+pub use model_deployment::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, Phase, ServingState};
 pub use name::{Name, Namespace};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};
 pub use reason::{

@@ -12,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use crate::autoscaling::{Autoscaling, Metric, Signal, Trigger, TriggerAuthentication};
-use crate::condition::{self, Owner};
+use crate::condition::{self, Conditions as _, Owner};
 use crate::labels;
 use crate::managed::managed;
 pub use crate::pod_template::{PodMetadata, PodSettings, PodTemplate};
+use crate::reason::ProviderReason;
 pub use crate::storage::{AccessMode, ImageVolume, PullPolicy, Storage, Volume, VolumePurpose};
 use crate::tone::words;
 
@@ -583,7 +584,49 @@ impl ModelDeploymentStatus {
     }
 }
 
+/// Whether a model serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServingState {
+    /// It serves the current generation, and has answered since its rollout.
+    Ready,
+    /// Replicas are ready, but not all of them, or of an earlier generation.
+    Partly,
+    /// No replica is desired, and none runs.
+    ScaledToZero,
+    /// It does not serve.
+    No,
+}
+
+impl ServingState {
+    /// Whether the model is as its spec asks for: it serves, or no replica is desired.
+    pub fn is_as_desired(self) -> bool {
+        matches!(self, Self::Ready | Self::ScaledToZero)
+    }
+}
+
 impl ModelDeployment {
+    /// Whether the model serves, by its status. Command, console and router decide by nothing else.
+    pub fn serving_state(&self) -> ServingState {
+        let Some(status) = &self.status else {
+            return ServingState::No;
+        };
+        let is_current = self.metadata.generation.is_none() || status.observed_generation == self.metadata.generation;
+        let ready = status.conditions.get_condition(condition::READY);
+        let is_of = |reason: ProviderReason| ready.is_some_and(|c| c.reason == reason);
+        if is_current && status.conditions.is_true(condition::READY) {
+            return ServingState::Ready;
+        }
+        if is_current && is_of(ProviderReason::ScaledToZero) {
+            return ServingState::ScaledToZero;
+        }
+        let replicas = status.replicas.as_ref().and_then(|replicas| replicas.ready);
+        if replicas.is_some_and(|ready| ready > 0) || status.conditions.is_true(condition::READY) {
+            ServingState::Partly
+        } else {
+            ServingState::No
+        }
+    }
+
     /// Whether the annotation for a dry run is set.
     pub fn is_dry_run(&self) -> bool {
         labels::is_set(&self.metadata, labels::DRY_RUN)

@@ -3,7 +3,7 @@
 use kube::ResourceExt as _;
 use runway_api::condition::{self, Conditions as _, shorten};
 use runway_api::model_deployment::{ModelSource, Phase, ServingMode};
-use runway_api::{ModelDeployment, Name, Namespace, labels};
+use runway_api::{ModelDeployment, Name, Namespace, ServingState, labels};
 use runway_operator::services::ServicePort;
 
 /// Longest part of a status message, in bytes.
@@ -99,9 +99,8 @@ fn state(md: &ModelDeployment, namespace: &Namespace) -> State {
             port: endpoint.port?.try_into().ok()?,
         })
     });
-    // During a rollout, `Ready` is false while replicas of the previous generation serve.
-    let ready = status.replicas.as_ref().and_then(|replicas| replicas.ready);
-    let serves = ready.is_some_and(|ready| ready > 0) || status.conditions.is_true(condition::READY);
+    // During a rollout, replicas of the previous generation serve.
+    let serves = matches!(md.serving_state(), ServingState::Ready | ServingState::Partly);
     if let Some(engine) = engine.filter(|_| serves) {
         return State::Serving(engine);
     }

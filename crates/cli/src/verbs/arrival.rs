@@ -41,7 +41,7 @@ pub async fn arrival(
         patience.say(line.trim_end(), terminal);
         let arrived = md.selected_provider() == Some(to) && status.observed_generation == md.metadata.generation;
         match status.phase {
-            Some(Phase::Running) if arrived => return Ok(Arrival::Running),
+            _ if arrived && md.serving_state().is_as_desired() => return Ok(Arrival::Running),
             Some(Phase::Failed) if arrived => return Ok(Arrival::Failed(message)),
             _ if patience.lasts().await => {}
             _ => return Ok(Arrival::Late(message)),

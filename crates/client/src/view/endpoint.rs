@@ -6,7 +6,7 @@ use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::Conditions;
 use runway_api::llama_stack_distribution::DistributionPhase;
 use runway_api::model_deployment::ModelSource;
-use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment, Name, Namespace, Phase};
+use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment, Name, Namespace, ServingState};
 use runway_asya_operator::names;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub fn access(md: &ModelDeployment) -> Option<Access> {
         port_forward,
         curl: curl(local, model.as_deref()),
         proxy_path: proxy_path(&namespace, &service, port),
-        serves: status.phase == Some(Phase::Running),
+        serves: md.serving_state() == ServingState::Ready,
         name,
         namespace,
         model,

@@ -152,7 +152,7 @@ fn of_deployment(md: &ModelDeployment, now: Timestamp) -> Option<Problem> {
     let refused = conditions.when_false(condition::PROVIDER_SELECTED);
     let said = held.or(refused);
     let bad = phase == Some(Phase::Failed) || held.is_some_and(|c| c.type_ == condition::STALLED);
-    if !bad && said.is_none() && phase == Some(Phase::Running) {
+    if !bad && said.is_none() && md.serving_state().is_as_desired() {
         return None;
     }
     let message = said

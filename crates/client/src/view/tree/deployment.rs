@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
-use runway_api::{ModelDeployment, Phase, Tone};
+use runway_api::{ModelDeployment, Phase, ServingState, Tone};
 use runway_provider::Reading;
 
 use super::{Belongings, Health, Node, Standing, Tree, Walk, generic, of_pod, service};
@@ -28,7 +28,7 @@ pub struct Parts {
 pub fn tree(parts: &Parts) -> Tree {
     let mut root = deployment(parts);
     let upstream = upstream(parts, &Walk::new(&parts.found, &of_pod));
-    let serves = upstream.as_ref().is_some_and(|node| node.health == Health::Good);
+    let serves = parts.md.serving_state() == ServingState::Ready;
     root.children.extend(upstream);
     root.children.extend(endpoint(parts, serves));
     Tree::of(&parts.md, root, &parts.found.missing)

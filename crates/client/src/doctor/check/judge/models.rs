@@ -204,7 +204,7 @@ fn not_serving(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> 
         .creation_timestamp()
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     let behind = md.metadata.generation > status.observed_generation;
-    if status.phase == Some(Phase::Running) && !behind {
+    if md.serving_state().is_as_desired() {
         return ignored(conditions).map(|c| ("model-ignored", warning(said(c)).remedy(edit)));
     }
     let events = observed.events().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use runway_api::model_deployment::{DEFAULT_GPU, Phase};
+use runway_api::model_deployment::DEFAULT_GPU;
 use runway_api::{ModelDeployment, model_deployment};
 
 use super::shared::{each, unless_none};
@@ -61,7 +61,7 @@ pub(super) fn some_ready(observed: &Observed) -> Judged {
 
 /// ModelDeployments that may be waiting for a node.
 fn waiting(observed: &Observed) -> Result<Vec<&ModelDeployment>, Skip> {
-    let runs = |md: &&ModelDeployment| md.status.as_ref().and_then(|s| s.phase) == Some(Phase::Running);
+    let runs = |md: &&ModelDeployment| md.serving_state().is_as_desired();
     let found: Vec<_> = observed
         .models()?
         .iter()
