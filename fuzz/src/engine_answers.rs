@@ -63,6 +63,7 @@ fn question(model: Option<&str>) -> Question {
         id: "1#1".to_owned(),
         about: "1".to_owned(),
         attempt: 1,
+        patience: runway_operator::services::PATIENCE,
         at: ServicePort {
             namespace: "default".parse().unwrap(),
             service: "llama".parse().unwrap(),

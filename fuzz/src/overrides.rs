@@ -2,6 +2,7 @@
 //! keys change nothing; and no override reaches the name, the namespace or the owner of an object.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use runway_api::ModelDeployment;
 use runway_api::overrides::check;
@@ -89,9 +90,10 @@ pub(crate) fn plan_of(provider: &dyn Provider, mut md: ModelDeployment) -> Plan 
         installed: Installed::newest(&provider.upstreams()),
         invalid_settings: None,
         children: Vec::new(),
-        unready: Vec::new(),
+        pods: None,
         outage: None,
         verification: Verification::Off,
+        answer_timeout: Duration::from_secs(10),
         now: crate::NOW,
     };
     plan::plan(provider, &seen)

@@ -171,8 +171,19 @@ reasons! {
         UpstreamSilent,
         /// The upstream operator's Deployment has no available replica. Check its pods.
         OperatorUnavailable,
+        /// The upstream reports that the model serves, but not all of its pods are ready.
+        PodsNotReady,
+        /// Pods run an earlier spec, or one that was changed by hand, and the upstream does not replace them. Delete the object that
+        /// the message names.
+        PodsOutdated,
+        /// A pod of another owner has the labels by which the endpoint selects its pods. Remove its labels.
+        ForeignPod,
+        /// No replica is desired, and pods still run.
+        ScalingToZero,
         /// No node fits the pod. The message gives the scheduler's reason.
         Unschedulable,
+        /// The pod has scheduling gates, such as Kueue's, that are not removed yet. The message names them.
+        SchedulingGated,
         /// The image of a container cannot be pulled. Check `spec.image` and the pull secrets.
         ImagePullFailed,
         /// A Secret that a pod refers to does not exist.
@@ -363,6 +374,8 @@ reasons! {
         Refused,
         /// No node accepts a pod.
         Unschedulable,
+        /// A pod has scheduling gates, such as Kueue's, that are not removed yet.
+        SchedulingGated,
         /// The kubelet evicted a pod.
         Evicted,
         /// Pods cannot be created, because of a quota, a policy or a missing ServiceAccount.

@@ -50,6 +50,8 @@ pub enum Cause {
     Starting,
     /// No node fits; the scheduler's message.
     Unschedulable(String),
+    /// The scheduler does not consider the pod yet ([`gated`]).
+    Gated(String),
     /// It failed as a whole, for example by eviction.
     Ended {
         /// Reason by the kubelet, such as `Evicted`.
@@ -130,13 +132,13 @@ pub const START_REASONS: [&str; 6] = [
     "PostStartHookError",
 ];
 
-/// Keeps a pod without its managed fields, and of its spec, which its workload has, only the pull Secrets: the API server adds those
-/// of the ServiceAccount.
+/// Keeps a pod without its managed fields, and of its spec, which its workload has, only what others add: the pull Secrets of the
+/// ServiceAccount, and scheduling gates.
 pub fn without_spec(mut pod: Pod) -> Text {
     pod.metadata.managed_fields = None;
-    let secrets = pod.spec.take().and_then(|spec| spec.image_pull_secrets);
-    pod.spec = secrets.map(|secrets| PodSpec {
-        image_pull_secrets: Some(secrets),
+    pod.spec = pod.spec.take().map(|spec| PodSpec {
+        image_pull_secrets: spec.image_pull_secrets,
+        scheduling_gates: spec.scheduling_gates,
         ..PodSpec::default()
     });
     Text::of(&pod)
@@ -175,6 +177,24 @@ pub fn unschedulable(pod: &Pod) -> Option<&str> {
     }
 }
 
+/// Prefix of the gates that Kueue sets until it admits a pod or its workload.
+const KUEUE: &str = "kueue.x-k8s.io/";
+
+/// The scheduling gates for which a pod waits, with the next step; `None` if it has none.
+pub fn gated(pod: &Pod) -> Option<String> {
+    let gates = pod.spec.as_ref()?.scheduling_gates.as_ref()?;
+    let names: Vec<&str> = gates.iter().map(|gate| gate.name.as_str()).collect();
+    let step = match names.as_slice() {
+        [] => return None,
+        names if names.iter().any(|name| name.starts_with(KUEUE)) => format!(
+            "Kueue removes its gate when it admits the workload: check the quota of its queue with kubectl get workloads -n {}",
+            pod.namespace().unwrap_or_default()
+        ),
+        _ => "The controller that set them has to remove them".to_owned(),
+    };
+    Some(format!("scheduling gates {}. {step}", names.join(", ")))
+}
+
 /// Maximum time between the failure of a pod and the change of the condition Ready.
 const REPORTED_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 
@@ -191,6 +211,7 @@ pub fn unready(pod: &Pod) -> Option<Unready> {
     let has_reason = pod.status.as_ref().is_some_and(|s| s.reason.is_some());
     let cause = unschedulable(pod)
         .map(|said| Cause::Unschedulable(said.to_owned()))
+        .or_else(|| gated(pod).map(Cause::Gated))
         .or_else(|| ended(pod).filter(|_| has_reason))
         .or_else(|| failing(pod).map(Cause::Container))
         .or_else(|| ended(pod))

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::client;
 use crate::telemetry::chain;
 
-/// Time limit from the request to the last byte of its response.
+/// Default time limit from the request to the last byte of its response.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum size of a response, in bytes.
 pub const MAX_RESPONSE: usize = 64 * 1024;
@@ -27,6 +27,7 @@ pub const MAX_RESPONSE: usize = 64 * 1024;
 #[derive(Clone)]
 pub struct Services {
     route: Route,
+    patience: Duration,
 }
 
 #[derive(Clone)]
@@ -62,8 +63,8 @@ pub enum Error {
     #[error("{}", .0)]
     Broken(String),
     /// The response timed out.
-    #[error("no response within {} seconds", PATIENCE.as_secs())]
-    Late,
+    #[error("no response within {} seconds", .0.as_secs())]
+    Late(Duration),
     /// The response is too large.
     #[error("the response is longer than {} KiB", MAX_RESPONSE / 1024)]
     TooLong,
@@ -89,6 +90,16 @@ impl Services {
     pub fn by_proxy(client: kube::Client) -> Self {
         Self {
             route: Route::ServiceProxy(client),
+            patience: PATIENCE,
+        }
+    }
+
+    /// The same with another time limit for each request.
+    #[must_use]
+    pub fn with_patience(&self, patience: Duration) -> Self {
+        Self {
+            patience,
+            ..self.clone()
         }
     }
 
@@ -101,6 +112,7 @@ impl Services {
             .build(connector);
         Self {
             route: Route::ClusterDns(Box::new(client)),
+            patience: PATIENCE,
         }
     }
 
@@ -121,9 +133,9 @@ impl Services {
     }
 
     async fn send(&self, at: &ServicePort, method: Method, path: &str, body: Bytes) -> Result<Response, Error> {
-        tokio::time::timeout(PATIENCE, self.exchange(at, method, path, body))
+        tokio::time::timeout(self.patience, self.exchange(at, method, path, body))
             .await
-            .unwrap_or(Err(Error::Late))
+            .unwrap_or(Err(Error::Late(self.patience)))
     }
 
     async fn exchange(&self, at: &ServicePort, method: Method, path: &str, body: Bytes) -> Result<Response, Error> {

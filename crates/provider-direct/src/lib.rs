@@ -51,6 +51,7 @@ mod settings;
 mod status;
 
 use runway_api::InferenceProviderConfigSpec;
+use runway_api::labels::PROVIDER;
 use runway_provider::settings::with_image;
 use runway_provider::{ChildRef, Installed, Provider, Reading, Refusal, Request, Settings, Translation, Upstream};
 use serde_json::Value;
@@ -90,6 +91,10 @@ impl Provider for Direct {
 
     fn children(&self, name: &str) -> Vec<ChildRef> {
         schema::children(name)
+    }
+
+    fn component_labels(&self) -> &'static [&'static str] {
+        &[PROVIDER]
     }
 
     fn translate(&self, request: &Request, _: &Installed) -> Result<Translation, Refusal> {

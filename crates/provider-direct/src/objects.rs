@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use runway_api::labels::{DEPLOYMENT as NAME_LABEL, PROVIDER};
 use runway_api::model_deployment::Endpoint;
 use runway_provider::fields::fields;
-use runway_provider::{Kind, Object, Request, Translation};
+use runway_provider::{Component, Kind, Object, Request, Translation};
 use serde_json::{Value, json};
 
 use crate::NAME;
@@ -46,6 +46,15 @@ pub(crate) fn translation(
             port: Some(SERVICE_PORT),
         }),
         model_name,
+        // The Deployment's controller replaces pods that run anything else.
+        components: vec![Component {
+            labels: vec![(PROVIDER, NAME.to_owned())],
+            pods: accepted.worker.replicas,
+            replicas: accepted.worker.replicas,
+            serves: true,
+            ready_when_loaded: true,
+            ..Component::default()
+        }],
         replicas: accepted.worker.replicas,
         pod_label: Some(NAME_LABEL),
     }
@@ -114,5 +123,6 @@ fn object(request: &Request, kind: Kind, body: Value) -> Object {
         body,
         immutable: BTreeMap::new(),
         not_rolled_out: BTreeMap::new(),
+        reset: BTreeMap::new(),
     }
 }

@@ -38,6 +38,7 @@ pub(crate) fn read(object: &Value, wanted: i32, spec: &Value) -> Reading {
         ready: counts.ready,
         available: count("availableReplicas"),
         last_change: last_change(status),
+        ..Reading::silent()
     }
 }
 

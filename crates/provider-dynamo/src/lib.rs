@@ -49,8 +49,8 @@ use runway_api::InferenceProviderConfigSpec;
 use runway_api::labels::DEPLOYMENT;
 use runway_api::model_deployment::Endpoint;
 use runway_provider::{
-    ChildRef, Installed, Object, Provider, Reading, Refusal, Request, Settings, Topology, Translation, Upstream,
-    settings,
+    ChildRef, Component, Container, Installed, Object, Provider, Reading, Refusal, Request, Settings, Topology,
+    Translation, Upstream, settings,
 };
 use serde_json::{Value, json};
 
@@ -58,8 +58,15 @@ pub use config::{DynamoConfig, Images};
 pub use runtime::{NotAVersion, RuntimeVersion};
 pub use schema::DYNAMO_GRAPH_DEPLOYMENT;
 
+use engine::Role;
 use graph::Graph;
 use schema::Shape;
+
+/// Label of every pod of a graph, with its name (`deploy/operator/internal/consts/consts.go`).
+const POD_GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+
+/// Label of every pod of a graph, with the name of its component (the same file).
+const POD_COMPONENT: &str = "nvidia.com/dynamo-component";
 
 /// The Dynamo provider.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +118,15 @@ impl Provider for Dynamo {
         }]
     }
 
+    /// Frontends have no label of ours.
+    fn pod_labels(&self) -> Vec<&'static str> {
+        vec![DEPLOYMENT, POD_GRAPH]
+    }
+
+    fn component_labels(&self) -> &'static [&'static str] {
+        &[POD_COMPONENT]
+    }
+
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
         let request = &*settings::with_image(request, self.config.image(&request.engine));
         let accepted = compatible::accept(request, installed, &self.config)?;
@@ -120,7 +136,10 @@ impl Provider for Dynamo {
 
     fn read_status(&self, request: &Request, object: &Value) -> Reading {
         let workers = compatible::worker_names(request);
-        status::read(object, &workers, request.topology.replicas())
+        // No object is created for a request that is refused.
+        let wanted = self.translate(request, &Installed::newest(&self.upstreams())).ok();
+        let components = wanted.map(|wanted| wanted.components).unwrap_or_default();
+        status::read(object, &workers, request.topology.replicas(), &components)
     }
 }
 
@@ -138,12 +157,14 @@ fn translation(request: &Request, shape: Shape, graph: Graph) -> Translation {
             body,
             immutable: immutable(&graph),
             not_rolled_out: BTreeMap::new(),
+            reset: BTreeMap::new(),
         }],
         scaling_limit: None,
         endpoint: Some(Endpoint {
             service: Some(format!("{}-{}", request.name, engine::FRONTEND.to_lowercase())),
             port: Some(8000),
         }),
+        components: graph.components.iter().map(component).collect(),
         model_name: graph.model_name,
         ignored: graph.ignored,
         replicas: request.topology.replicas(),
@@ -152,6 +173,28 @@ fn translation(request: &Request, shape: Shape, graph: Graph) -> Translation {
             Topology::Aggregated(_) => Some(DEPLOYMENT),
             Topology::Disaggregated { .. } => None,
         },
+    }
+}
+
+/// Dynamo adds variables and, for some engines, arguments (`deploy/operator/internal/dynamo/graph.go`, GenerateBasePodSpec).
+fn component(component: &graph::Component) -> Component {
+    let given = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
+    let is_frontend = component.role == Role::Frontend;
+    Component {
+        name: component.name.to_owned(),
+        labels: vec![(POD_COMPONENT, component.name.to_owned())],
+        pods: component.replicas,
+        replicas: if is_frontend { 0 } else { component.replicas },
+        serves: is_frontend,
+        ready_when_loaded: true,
+        container: Some(Container {
+            name: "main",
+            image: component.image.to_owned(),
+            command: given(component.command.iter().map(|word| (*word).to_owned()).collect()),
+            args: given(component.args.clone()),
+            args_grow: true,
+            env: component.env.clone(),
+        }),
     }
 }
 

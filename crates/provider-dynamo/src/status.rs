@@ -7,11 +7,11 @@
 use jiff::Timestamp;
 use runway_api::Phase;
 use runway_operator::object::{Condition, condition, conditions};
-use runway_provider::Reading;
+use runway_provider::{Component, Reading};
 use serde_json::Value;
 
-/// Reads the status for workers with these names.
-pub(crate) fn read(object: &Value, workers: &[&str], desired: i32) -> Reading {
+/// Reads the status for workers with these names, of the desired components.
+pub(crate) fn read(object: &Value, workers: &[&str], desired: i32, wanted: &[Component]) -> Reading {
     let status = &object["status"];
     if status.is_null() {
         return Reading::silent();
@@ -21,6 +21,7 @@ pub(crate) fn read(object: &Value, workers: &[&str], desired: i32) -> Reading {
     let state = status["state"].as_str().unwrap_or_default();
     let phase = match state {
         _ if is_outdated(object) => Phase::Deploying,
+        "successful" if rolls_out(status, wanted) || ready_condition.is_some_and(|c| !c.is_true()) => Phase::Deploying,
         "successful" => Phase::Running,
         "failed" => Phase::Failed,
         _ => Phase::Deploying,
@@ -35,6 +36,7 @@ pub(crate) fn read(object: &Value, workers: &[&str], desired: i32) -> Reading {
         ready: counts.ready,
         available: counts.available,
         last_change: newest(status),
+        ..Reading::silent()
     }
 }
 
@@ -43,6 +45,33 @@ fn is_outdated(object: &Value) -> bool {
     let seen = object["status"]["observedGeneration"].as_i64();
     let newest = object["metadata"]["generation"].as_i64();
     matches!((seen, newest), (Some(seen), Some(newest)) if seen < newest)
+}
+
+/// Whether a rollout is in progress. Dynamo reports `successful` as soon as enough pods are ready, those of the earlier spec
+/// included, and observes the new generation before (issues 3567 and 10527).
+fn rolls_out(status: &Value, wanted: &[Component]) -> bool {
+    let is_rolling = matches!(
+        status["rollingUpdate"]["phase"].as_str(),
+        Some("Pending" | "InProgress" | "Failed")
+    );
+    let reported = components(status);
+    is_rolling
+        || wanted.iter().any(|wanted| {
+            let Some(component) = reported.and_then(|all| all.get(&wanted.name)) else {
+                return reported.is_some();
+            };
+            let number = |field: &str| component[field].as_i64();
+            let ready = number("readyReplicas").or_else(|| number("availableReplicas"));
+            let counts = [number("updatedReplicas"), ready];
+            counts.into_iter().flatten().any(|count| count < i64::from(wanted.pods))
+        })
+}
+
+/// The components of a status, by name: v1beta1 and v1alpha1.
+fn components(status: &Value) -> Option<&serde_json::Map<String, Value>> {
+    [&status["components"], &status["services"]]
+        .into_iter()
+        .find_map(Value::as_object)
 }
 
 fn reason(phase: Phase, unmet: Option<Condition>) -> String {
@@ -66,6 +95,7 @@ fn message(status: &Value, phase: Phase, unmet: Option<Condition>, counts: &Coun
         (Phase::Running, _) => String::new(),
         (_, Some(told)) => told.to_owned(),
         (Phase::Failed, None) => unmet.map(|c| c.reason.to_owned()).unwrap_or_default(),
+        (_, None) if counts.ready >= desired => "Waiting for Dynamo to complete the rollout".to_owned(),
         (_, None) => format!("{} of {desired} workers ready", counts.ready),
     }
 }
@@ -87,12 +117,10 @@ impl Counts {
 
     /// `None` if Dynamo reports no number.
     fn of(status: &Value, workers: &[&str]) -> Option<Self> {
-        let components = [&status["components"], &status["services"]]
-            .into_iter()
-            .find_map(Value::as_object)?;
+        let components = components(status)?;
         let mut sum = Self::all(0);
         for component in workers.iter().filter_map(|name| components.get(*name)) {
-            let number = |field: &str| component[field].as_i64().and_then(|n| i32::try_from(n).ok());
+            let number = |field: &str| component[field].as_i64().and_then(|n| i32::try_from(n.max(0)).ok());
             let (ready, available) = (number("readyReplicas"), number("availableReplicas"));
             sum.ready = sum.ready.saturating_add(ready.or(available).unwrap_or(0));
             sum.available = sum.available.saturating_add(available.or(ready).unwrap_or(0));

@@ -46,8 +46,8 @@ mod status;
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_provider::{
-    CONFIG_MAP, ChildRef, Installed, Provider, Reading, Refusal, ReplicaObjects, Request, Settings, Translation,
-    Upstream, settings,
+    CONFIG_MAP, ChildRef, Controller, Installed, Provider, Reading, Refusal, ReplicaObjects, Request, Settings,
+    Translation, Upstream, settings,
 };
 use serde_json::Value;
 
@@ -132,6 +132,19 @@ impl Provider for Kaito {
 
     fn pod_labels(&self) -> Vec<&'static str> {
         vec![labels::POD_WORKSPACE, labels::POD_INFERENCE_SET]
+    }
+
+    fn component_labels(&self) -> &'static [&'static str] {
+        &[labels::POD_INDEX]
+    }
+
+    /// KAITO creates a Workspace's StatefulSet anew, and an InferenceSet's Workspace, but changes neither of them (KAITO
+    /// `pkg/workspace/inference/template_inference.go`, CreateTemplateInference).
+    fn replaceable(&self, controller: &Controller) -> Controller {
+        Controller {
+            kind: WORKSPACE.kind.into(),
+            ..controller.clone()
+        }
     }
 
     /// The status of an InferenceSet only counts the Workspaces that are ready (KAITO

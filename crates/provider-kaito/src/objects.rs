@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use runway_api::model_deployment::Endpoint;
-use runway_provider::{Kind, Object, Request, Translation};
+use runway_provider::{Component, Container, Kind, Object, Request, Translation};
 use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Shape, Workload};
@@ -48,6 +48,7 @@ pub(crate) fn translation(
             .filter(|(_, value)| !value.is_null())
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect(),
+        reset: BTreeMap::new(),
     };
     let mut objects: Vec<Object> = inference.config_map.clone().into_iter().collect();
     let (pod_label, scaling_limit) = match &accepted.shape {
@@ -68,11 +69,31 @@ pub(crate) fn translation(
             port: Some(80),
         }),
         objects,
+        components: vec![component(accepted, &inference)],
         model_name: inference.model_name,
         ignored: inference.ignored,
         scaling_limit,
         replicas: accepted.worker.replicas,
         pod_label: Some(pod_label),
+    }
+}
+
+/// The pods that serve: of a preset, the first of each Workspace. KAITO leaves a StatefulSet that differs from the template as it is.
+fn component(accepted: &Accepted, inference: &Inference) -> Component {
+    let replicas = accepted.worker.replicas;
+    let container = &inference.spec["template"]["spec"]["containers"][0];
+    let labels = match accepted.workload {
+        Workload::Preset { .. } => vec![(labels::POD_INDEX, "0".to_owned())],
+        Workload::Container { .. } => Vec::new(),
+    };
+    Component {
+        labels,
+        pods: replicas,
+        replicas,
+        serves: true,
+        ready_when_loaded: true,
+        container: Container::of("model", container),
+        ..Component::default()
     }
 }
 
@@ -130,6 +151,7 @@ fn service(request: &Request, accepted: &Accepted, name: String) -> Object {
         }}),
         immutable: BTreeMap::new(),
         not_rolled_out: BTreeMap::new(),
+        reset: BTreeMap::new(),
     }
 }
 

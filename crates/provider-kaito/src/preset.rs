@@ -103,6 +103,7 @@ fn config_map(request: &Request, flags: &Flags) -> Object {
         body: json!({"data": {"inference_config.yaml": config_file(flags)}}),
         immutable: BTreeMap::new(),
         not_rolled_out: BTreeMap::new(),
+        reset: BTreeMap::new(),
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn of_inference_set(object: &Value, desired: i32, workspaces: &[Value
     }
     let ready = status["readyReplicas"]
         .as_i64()
-        .and_then(|n| i32::try_from(n).ok())
+        .and_then(|n| i32::try_from(n.max(0)).ok())
         .unwrap_or(0);
     if ready >= desired {
         return match earlier(object, workspaces) {
@@ -167,6 +167,7 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
         ready,
         available: ready,
         last_change: conditions.newest(),
+        ..Reading::silent()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_provider::fields::{Fields, fields};
-use runway_provider::{Request, pods};
+use runway_provider::{Component, Container, Request, pods};
 use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Part, Parts};
@@ -35,13 +35,10 @@ pub(crate) fn config(
         labels: pod_labels,
         caches: &accepted.caches,
     };
-    let groups = match &accepted.parts {
-        Parts::Aggregated(part) => vec![pods.workers("workers", part, None)],
-        Parts::Disaggregated { prefill, decode } => vec![
-            pods.workers("prefill-workers", prefill, Some(PREFILL)),
-            pods.workers("decode-workers", decode, Some(DECODE)),
-        ],
-    };
+    let groups = groups(&accepted.parts).into_iter();
+    let groups: Vec<Value> = groups
+        .map(|(name, part, resource)| pods.workers(name, part, resource))
+        .collect();
     fields()
         .with("rayVersion", image::ray_version(&accepted.image))
         // Ray's autoscaler creates and removes the worker pods for its replicas: KubeRay does not update the number in a running
@@ -51,6 +48,52 @@ pub(crate) fn config(
         .with("workerGroupSpecs", groups)
         .into()
 }
+
+/// Worker groups: the name, the workers, and the Ray resource that only they have.
+fn groups<'a, 'r>(parts: &'a Parts<'r>) -> Vec<(&'static str, &'a Part<'r>, Option<&'static str>)> {
+    match parts {
+        Parts::Aggregated(part) => vec![("workers", part, None)],
+        Parts::Disaggregated { prefill, decode } => vec![
+            ("prefill-workers", prefill, Some(PREFILL)),
+            ("decode-workers", decode, Some(DECODE)),
+        ],
+    }
+}
+
+/// The head, and the worker groups. A worker is ready before its replica has loaded the model.
+pub(crate) fn components(request: &Request, accepted: &Accepted) -> Vec<Component> {
+    let container = |name, caches: &[EnvVar]| {
+        Some(Container {
+            name,
+            image: accepted.image.to_string(),
+            env: caches.iter().chain(&request.env).cloned().collect(),
+            ..Container::default()
+        })
+    };
+    let head = Component {
+        name: "the head".to_owned(),
+        labels: vec![(labels::NODE_TYPE, "head".to_owned())],
+        pods: 1,
+        container: container(HEAD, &[]),
+        ..Component::default()
+    };
+    let workers = groups(&accepted.parts).into_iter().map(|(name, part, _)| Component {
+        name: name.replace('-', " "),
+        labels: vec![(labels::GROUP, name.to_owned())],
+        pods: part.pods(),
+        replicas: part.worker.replicas,
+        serves: true,
+        container: container(WORKER, &accepted.caches),
+        ..Component::default()
+    });
+    std::iter::once(head).chain(workers).collect()
+}
+
+/// Container of the head.
+const HEAD: &str = "ray-head";
+
+/// Container of a worker.
+const WORKER: &str = "ray-worker";
 
 /// Common to all pods.
 struct Pods<'a> {
@@ -75,7 +118,7 @@ impl Pods<'_> {
             {"name": "client", "containerPort": 10001},
             {"name": "serve", "containerPort": 8000},
         ]);
-        let container = self.container("ray-head", resources, &[]).with("ports", ports);
+        let container = self.container(HEAD, resources, &[]).with("ports", ports);
         fields()
             .with("rayStartParams", json!(head.ray_start_params))
             .with("template", self.template(self.labels, container, Vec::new(), false))
@@ -88,7 +131,7 @@ impl Pods<'_> {
         // The workers load the model. KubeRay adds no volume for /dev/shm where one is mounted (KubeRay `common/pod.go`, addEmptyDir).
         let (volumes, mounts) = pods::volumes(self.request, false);
         let container = self
-            .container("ray-worker", worker_resources(part), self.caches)
+            .container(WORKER, worker_resources(part), self.caches)
             .with("volumeMounts", mounts);
         fields()
             .with("groupName", name)

@@ -8,13 +8,22 @@ use runway_provider::Request;
 /// Name of the ModelDeployment on the pods that serve it: all except the head. Autoscalers count these.
 pub(crate) const WORKER: &str = "kubeairunway.ai/worker";
 
+/// Name of the RayCluster on its pods. The Service selects those of the active cluster.
+pub(crate) const CLUSTER: &str = "ray.io/cluster";
+
+/// Name of the worker group on its pods.
+pub(crate) const GROUP: &str = "ray.io/group";
+
+/// `head` or `worker`, on every pod.
+pub(crate) const NODE_TYPE: &str = "ray.io/node-type";
+
 /// Labels by which KubeRay selects its pods (KubeRay `utils/constant.go`).
 const KUBERAYS: [&str; 6] = [
-    "ray.io/cluster",
-    "ray.io/group",
+    CLUSTER,
+    GROUP,
     "ray.io/identifier",
     "ray.io/is-ray-node",
-    "ray.io/node-type",
+    NODE_TYPE,
     "ray.io/serve",
 ];
 

@@ -110,12 +110,17 @@ impl Provider for KubeRay {
         vec![runway_api::labels::DEPLOYMENT, labels::WORKER]
     }
 
+    fn component_labels(&self) -> &'static [&'static str] {
+        &[labels::CLUSTER, labels::GROUP, labels::NODE_TYPE]
+    }
+
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
         let request = &*with_image(request, self.settings.images.vllm.as_ref());
         let accepted = compatible::accept(request, installed, &self.settings)?;
         let (pod_labels, overruled) = labels::of_pods(request);
         let spec = spec(request, &accepted, &pod_labels, &self.settings);
         let model_name = accepted.model.name.to_owned();
+        let components = cluster::components(request, &accepted);
         Ok(Translation {
             objects: vec![Object {
                 kind: RAY_SERVICE,
@@ -125,6 +130,12 @@ impl Provider for KubeRay {
                 body: fields().with("spec", spec).into(),
                 immutable: BTreeMap::new(),
                 not_rolled_out: BTreeMap::new(),
+                // Kueue suspends a RayService until it admits it.
+                reset: if accepted.suspended || request.queued {
+                    BTreeMap::new()
+                } else {
+                    BTreeMap::from([("/spec/suspend", Value::Bool(false))])
+                },
             }],
             ignored: accepted.ignored.into_iter().chain(overruled).collect(),
             // KubeRay creates the Service when the model serves (utils/util.go, GenerateServeServiceName).
@@ -134,6 +145,7 @@ impl Provider for KubeRay {
                 port: Some(8000),
             }),
             model_name: Some(model_name),
+            components,
             replicas: request.topology.replicas(),
             pod_label: Some(labels::WORKER),
         })

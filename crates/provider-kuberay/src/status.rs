@@ -4,19 +4,27 @@
 //! On a first rollout only the pending cluster reports its applications. While both exist, only the pending one does, and the
 //! active one continues to serve. `Ready` means that something serves, not that everything does.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use runway_api::Phase;
 use runway_api::condition::shorten;
+use runway_api::labels::QUEUE;
 use runway_operator::json;
 use runway_operator::object::{Condition, condition, conditions};
 use runway_provider::Reading;
 use serde_json::Value;
+
+use crate::labels;
 
 /// Reasons of `Ready` for a permanent failure.
 const TERMINAL: [&str; 2] = ["InitializingTimeout", "ValidationFailed"];
 
 /// Maximum length of an application's message, in bytes: it may contain stack traces.
 const LONGEST: usize = 500;
+
+/// Time after which the applications that KubeRay reports for a generation are those of its Serve config. KubeRay reads the
+/// applications before it submits a changed config, reports them with the new generation, and reads them again after two seconds
+/// (`rayservice_controller.go`, reconcileServe, ServiceDefaultRequeueDuration): two rounds, and the second to which it rounds times.
+const SETTLES_WITHIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// Reads a RayService with this desired spec and number of replicas.
 pub(crate) fn of(object: &Value, desired: i32, wanted: &Value) -> Reading {
@@ -27,7 +35,7 @@ pub(crate) fn of(object: &Value, desired: i32, wanted: &Value) -> Reading {
     let (phase, reason, message) = match service.given_up() {
         Some(state) => state,
         None if desired == 0 => service.suspended(),
-        None => service.serving(),
+        None => service.resuming().unwrap_or_else(|| service.serving()),
     };
     let ready = service.ready(phase);
     Reading {
@@ -37,6 +45,8 @@ pub(crate) fn of(object: &Value, desired: i32, wanted: &Value) -> Reading {
         ready,
         available: ready,
         last_change: service.last_change(),
+        current: service.active_cluster(),
+        settled_at: service.last_update().map(|at| at + SETTLES_WITHIN),
     }
 }
 
@@ -87,6 +97,26 @@ impl<'a> Service<'a> {
         }
     }
 
+    /// State of a RayService that is suspended, or was until a moment ago, although replicas are desired.
+    fn resuming(&self) -> Option<State> {
+        if self.object["spec"]["suspend"] == true {
+            let told = if self.object["metadata"]["labels"][QUEUE].is_string() {
+                "The RayService is suspended until Kueue admits it: check the quota of its queue with kubectl get workloads"
+            } else {
+                "Another writer has suspended the RayService; it is resumed"
+            };
+            return Some(state(Phase::Deploying, "Suspended", told));
+        }
+        let is = |type_| self.condition(type_).is_some_and(|c| c.is_true());
+        if is("Suspending") {
+            let told = "KubeRay deletes the cluster, as it was suspended, and then creates it again";
+            return Some(state(Phase::Deploying, "Resuming", told));
+        }
+        let ready = self.condition("Ready");
+        let is_resuming = is("Suspended") || ready.is_some_and(|c| !c.is_true() && c.reason == "SuspendComplete");
+        is_resuming.then(|| state(Phase::Deploying, "Resuming", "KubeRay creates the cluster again"))
+    }
+
     fn serving(&self) -> State {
         match (self.answers(), self.upgrades()) {
             (true, true) => self.upgrading(),
@@ -120,6 +150,12 @@ impl<'a> Service<'a> {
         }
         match unfinished(&self.active) {
             Some(app) => state(Phase::Deploying, app.reason(), app.text()),
+            // Ready is about endpoints, and stays True when the head is lost.
+            None if self.active.is_empty() && self.reports_applications() => state(
+                Phase::Deploying,
+                "NoApplications",
+                "Ray Serve reports no application: the head of the cluster may have been replaced, and the model is loaded again",
+            ),
             None if !self.is_seen() => state(
                 Phase::Deploying,
                 "Updating",
@@ -135,6 +171,20 @@ impl<'a> Service<'a> {
         let generation = self.object["metadata"]["generation"].as_i64();
         let is_applied = self.wanted.is_null() || json::contains(&self.object["spec"], self.wanted);
         is_applied && seen.zip(generation).is_none_or(|(seen, now)| seen >= now)
+    }
+
+    /// Whether this release of KubeRay reports the applications of the active cluster. All that have conditions do.
+    fn reports_applications(&self) -> bool {
+        self.condition("Ready").is_some()
+    }
+
+    /// Name of the cluster to which the Service leads.
+    fn active_cluster(&self) -> Vec<(&'static str, String)> {
+        let name = self.status["activeServiceStatus"]["rayClusterName"].as_str();
+        let name = name.filter(|name| !name.is_empty());
+        name.map(|name| (labels::CLUSTER, name.to_owned()))
+            .into_iter()
+            .collect()
     }
 
     /// No cluster serves.
@@ -217,10 +267,15 @@ impl<'a> Service<'a> {
     }
 
     fn last_change(&self) -> Option<Timestamp> {
-        let updated = self.status["lastUpdateTime"]
-            .as_str()
-            .and_then(|time| time.parse().ok());
-        conditions(self.status).filter_map(|c| c.since).chain(updated).max()
+        conditions(self.status)
+            .filter_map(|c| c.since)
+            .chain(self.last_update())
+            .max()
+    }
+
+    /// Time of the last change of the status.
+    fn last_update(&self) -> Option<Timestamp> {
+        self.status["lastUpdateTime"].as_str()?.parse().ok()
     }
 }
 
@@ -280,13 +335,11 @@ impl Application<'_> {
         }
     }
 
-    /// The state and its cause: the message of the application, or else of its deployments.
+    /// The state and its cause. After the last attempt the application only says that it failed, and its deployments say why.
     fn text(&self) -> String {
-        let told = if self.message.is_empty() {
-            self.troubles.join("; ")
-        } else {
-            essence(self.message)
-        };
+        let own = (!self.message.is_empty()).then(|| essence(self.message));
+        let told: Vec<String> = own.into_iter().chain(self.troubles.clone()).collect();
+        let told = told.join("; ");
         if told.is_empty() {
             format!("Serve application {} is {}", self.name, self.status)
         } else {

@@ -19,7 +19,7 @@ const MAY_PASS: Duration = Duration::from_secs(8);
 /// Delay before the second attempt; doubles with each attempt.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// Endpoints asked concurrently. A request to one that hangs times out.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 512;
 /// Longest delay between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 

@@ -16,7 +16,6 @@ use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment, labels};
 use runway_operator::controller::Wake;
 use runway_operator::echo::Echo;
-use runway_operator::kubelet::{Unready, unready};
 use runway_operator::packed::{Packed, Text};
 use runway_operator::store::{Kinds, Store};
 use runway_operator::watch::{crd, noticing, single, watched};
@@ -27,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::configured::Configured;
 use crate::contract::{CLAIM, Kind, Provider, ReplicaObjects};
+use crate::model_pods::ModelPod;
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
 use crate::upstream_operator::{Availability, outage};
 
@@ -48,8 +48,10 @@ pub(crate) struct Caches {
     /// The provider without settings, and as the installation configures it.
     provider: Arc<dyn Provider>,
     configured: watch::Sender<Configured>,
-    /// Pods that are not ready, by the label that names their ModelDeployment.
-    pods: Vec<(&'static str, Store<Unready>)>,
+    /// Pods, by the label that names their ModelDeployment.
+    pods: Vec<(&'static str, Store<ModelPod>)>,
+    /// All pods have been listed.
+    pods_listed: watch::Sender<bool>,
     operator: Operator,
 }
 
@@ -81,6 +83,7 @@ impl Caches {
             claims: Store::by_label(labels::DEPLOYMENT),
             installed: watch::Sender::new(HashMap::new()),
             pods: provider.pod_labels().into_iter().map(by_label).collect(),
+            pods_listed: watch::Sender::new(false),
             operator: Operator {
                 deployments: provider
                     .operator_deployments()
@@ -121,13 +124,14 @@ impl Caches {
         tasks.spawn(self.clone().follow_claims());
         for (label, store) in &self.pods {
             let pods = watched::<Pod>(Api::all(self.client.clone()), watcher::Config::default().labels(label));
-            let wake = self.wake.clone();
+            let (wake, provider) = (self.wake.clone(), self.provider.clone());
             tasks.spawn(store.clone().follow(
                 pods,
-                |pod| unready(&pod),
+                move |pod| ModelPod::of(provider.as_ref(), &pod),
                 move |change| wake.call(change.namespace, change.name),
             ));
         }
+        tasks.spawn(self.clone().follow_first_list_of_pods());
         for (name, store) in &self.operator.deployments {
             let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
             let deployments = watched::<Deployment>(Api::all(self.client.clone()), only);
@@ -142,6 +146,15 @@ impl Caches {
         }
         if tokio::time::timeout(FIRST_LIST, self.claims.listed()).await.is_err() {
             tracing::warn!("the first list of PersistentVolumeClaims takes long");
+        }
+        // Before the first plan: what is not known yet is not compared.
+        let pods_listed = async {
+            for (_, store) in &self.pods {
+                store.listed().await;
+            }
+        };
+        if tokio::time::timeout(FIRST_LIST, pods_listed).await.is_err() {
+            tracing::warn!("the first list of pods takes long");
         }
         // Before the first plan: without its settings the provider would change every model.
         let (known, settings_known) = oneshot::channel();
@@ -222,11 +235,34 @@ impl Caches {
         newest.collect()
     }
 
-    /// The pods of a ModelDeployment that are not ready.
-    pub(crate) fn unready(&self, namespace: &str, deployment: &str) -> Vec<Unready> {
-        let pods = self.pods.iter();
-        pods.flat_map(|(_, store)| store.all(namespace, deployment, Unready::clone))
-            .collect()
+    /// The pods of a ModelDeployment; `None` until they have been listed, and if the provider knows no label of theirs.
+    pub(crate) fn pods(&self, namespace: &str, deployment: &str) -> Option<Vec<ModelPod>> {
+        if !*self.pods_listed.borrow() {
+            return None;
+        }
+        let mut pods: Vec<ModelPod> = Vec::new();
+        for (_, store) in &self.pods {
+            // A pod may have several of the labels.
+            let found = store.all(namespace, deployment, ModelPod::clone).into_iter();
+            pods.extend(
+                found
+                    .filter(|pod| pods.iter().all(|known| known.name != pod.name))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        Some(pods)
+    }
+
+    /// Changes when all pods have been listed.
+    pub(crate) fn pods_changes(&self) -> watch::Receiver<bool> {
+        self.pods_listed.subscribe()
+    }
+
+    async fn follow_first_list_of_pods(self: Arc<Self>) {
+        for (_, store) in &self.pods {
+            store.listed().await;
+        }
+        self.pods_listed.send_replace(!self.pods.is_empty());
     }
 
     /// Follows `spec.settings` of the provider's InferenceProviderConfig. `known`: it has been read once.

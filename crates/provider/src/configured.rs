@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use crate::contract::Provider;
-use crate::settings::InvalidSettings;
+use crate::settings::{CommonSettings, InvalidSettings};
 
 /// Maximum size of all settings as JSON, in bytes.
 const MAX_SIZE: usize = 64 * 1024;
@@ -18,19 +19,23 @@ pub struct Configured {
     pub provider: Arc<dyn Provider>,
     /// The reason why the settings are not used.
     pub invalid: Option<InvalidSettings>,
+    /// Time limit of the first request to a model after its rollout.
+    pub answer_timeout: Duration,
 }
 
 impl Configured {
     /// A provider with `spec.settings` of its InferenceProviderConfig.
     pub fn new(provider: Arc<dyn Provider>, settings: Option<&Map<String, Value>>) -> Self {
         match configure(provider.as_ref(), settings) {
-            Ok(configured) => Self {
+            Ok((configured, common)) => Self {
                 provider: configured.unwrap_or(provider),
                 invalid: None,
+                answer_timeout: common.answer_timeout(),
             },
             Err(invalid) => Self {
                 provider,
                 invalid: Some(invalid),
+                answer_timeout: CommonSettings::default().answer_timeout(),
             },
         }
     }
@@ -45,21 +50,22 @@ impl fmt::Debug for Configured {
     }
 }
 
-/// The provider with these settings; `None` if there are none.
+/// The provider with these settings; `None` if there are none of its own. Common settings are returned beside it.
 pub(crate) fn configure(
     provider: &dyn Provider,
     settings: Option<&Map<String, Value>>,
-) -> Result<Option<Arc<dyn Provider>>, InvalidSettings> {
-    let Some(given) = settings.filter(|settings| !settings.is_empty()) else {
-        return Ok(None);
-    };
+) -> Result<(Option<Arc<dyn Provider>>, CommonSettings), InvalidSettings> {
+    let (common, given) = CommonSettings::split(settings)?;
+    if given.is_empty() {
+        return Ok((None, common));
+    }
     let Some(known) = provider.settings() else {
         return Err(InvalidSettings {
             path: given.keys().next().cloned().unwrap_or_default(),
             message: format!("unknown setting: provider '{}' has no settings", provider.name()),
         });
     };
-    let value = Value::Object(given.clone());
+    let value = Value::Object(given);
     let size = value.to_string().len();
     if size > MAX_SIZE {
         return Err(InvalidSettings {
@@ -67,5 +73,5 @@ pub(crate) fn configure(
             message: format!("{size} bytes of JSON, but at most {MAX_SIZE} are allowed"),
         });
     }
-    known.configure(&value).map(Some)
+    Ok((Some(known.configure(&value)?), common))
 }

@@ -14,8 +14,9 @@ use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use crate::model_pods::{Container, Controller};
 use crate::request::Request;
-use crate::settings::InvalidSettings;
+use crate::settings::{CommonSettings, InvalidSettings};
 use crate::upstream::{Installed, Upstream};
 
 /// Version of the contract, as in `docs/provider-contract.md`.
@@ -80,11 +81,13 @@ pub const VERSION: &str = "v1alpha1";
 ///                 body: json!({"spec": {"model": model}}),
 ///                 immutable: BTreeMap::new(),
 ///                 not_rolled_out: BTreeMap::new(),
+///                 reset: BTreeMap::new(),
 ///             }],
 ///             ignored: Vec::new(),
 ///             scaling_limit: None,
 ///             endpoint: None,
 ///             model_name: Some(model.clone()),
+///             components: Vec::new(),
 ///             replicas: request.topology.replicas(),
 ///             pod_label: None,
 ///         })
@@ -158,10 +161,34 @@ pub trait Provider: Send + Sync + 'static {
     /// Every object that [`translate`](Self::translate) may create for a ModelDeployment of this name, for any spec.
     fn children(&self, name: &str) -> Vec<ChildRef>;
 
-    /// Labels that select the model's pods; the value is the name of the ModelDeployment. The loop reads from these pods why
-    /// they are not ready.
+    /// Labels that select the model's pods; the value is the name of the ModelDeployment. The loop reads from these pods whether
+    /// the model serves, and if not, why: a model without a ready pod is never Ready. Every pod has at least one of the labels.
     fn pod_labels(&self) -> Vec<&'static str> {
         vec![runway_api::labels::DEPLOYMENT]
+    }
+
+    /// Labels that distinguish the pods of a model's [`Component`]s and rollouts, such as that of a cluster. Defaults to none.
+    fn component_labels(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Whether a pod with one of [`pod_labels`](Self::pod_labels) was created for the ModelDeployment of this name, by the object
+    /// that controls the pod. By default that object has the name, or a name that begins with it and a hyphen.
+    fn owns_pod(&self, deployment: &str, controller: Option<&Controller>) -> bool {
+        // Names with a random end are shortened to fit.
+        const KEPT: usize = 40;
+        controller.is_some_and(|controller| {
+            let rest = controller.name.strip_prefix(deployment);
+            let is_short = deployment.len() <= KEPT;
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+                || !is_short && deployment.is_char_boundary(KEPT) && controller.name.starts_with(&deployment[..KEPT])
+        })
+    }
+
+    /// The object to delete so that the upstream creates the pods of this controller anew, from the latest spec. Defaults to the
+    /// controller itself.
+    fn replaceable(&self, controller: &Controller) -> Controller {
+        controller.clone()
     }
 
     /// Objects that the upstream creates for each replica of the main object, if their status explains what the model waits for.
@@ -204,11 +231,15 @@ impl Settings {
         S: DeserializeOwned + JsonSchema + 'static,
         P: Provider,
     {
+        let mut schema = schemars::generate::SchemaSettings::openapi3()
+            .with(|settings| settings.inline_subschemas = true)
+            .into_generator()
+            .into_root_schema_for::<S>();
+        if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.extend(CommonSettings::properties());
+        }
         Self {
-            schema: schemars::generate::SchemaSettings::openapi3()
-                .with(|settings| settings.inline_subschemas = true)
-                .into_generator()
-                .into_root_schema_for::<S>(),
+            schema,
             configure: Box::new(move |value| {
                 let settings = serde_path_to_error::deserialize(value).map_err(InvalidSettings::from)?;
                 Ok(Arc::new(make(settings)))
@@ -224,7 +255,7 @@ impl Settings {
         (self.configure)(settings)
     }
 
-    /// JSON schema of the settings, with descriptions.
+    /// JSON schema of the settings, with descriptions; those that the loop reads for every provider included.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
@@ -277,10 +308,32 @@ pub struct Translation {
     pub endpoint: Option<Endpoint>,
     /// Name of the model in `/v1/models` of the endpoint; `None` if the image decides it.
     pub model_name: Option<String>,
+    /// The kinds of its pods. Empty if every pod is a replica behind the endpoint.
+    pub components: Vec<Component>,
     /// Desired number of workers that serve the model.
     pub replicas: i32,
     /// The label of [`Provider::pod_labels`] that its pods have, for autoscalers; `None` if no label distinguishes them.
     pub pod_label: Option<&'static str>,
+}
+
+/// Pods of a model with the same template.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Component {
+    /// Name in messages; empty if the model has no other component.
+    pub name: String,
+    /// Labels of its pods, some of [`Provider::component_labels`].
+    pub labels: Vec<(&'static str, String)>,
+    /// Number of its pods: with fewer ready ones, the component is not rolled out.
+    pub pods: i32,
+    /// Number of the model's replicas that these pods are; 0 for others, such as frontends.
+    pub replicas: i32,
+    /// Whether requests to the endpoint reach these pods.
+    pub serves: bool,
+    /// Whether a pod is ready only when the model is loaded. If not, `status.replicas` counts no more replicas than the upstream
+    /// reports.
+    pub ready_when_loaded: bool,
+    /// What a container of these pods is asked to run, for comparison; `None` if the upstream replaces pods that run anything else.
+    pub container: Option<Container>,
 }
 
 /// An upstream object. The loop adds labels, annotations and the owner reference.
@@ -301,6 +354,9 @@ pub struct Object {
     /// Values whose changes the upstream accepts but does not roll out, by a name for the user. A difference recreates the
     /// object, unless the object was created before the value was recorded on it.
     pub not_rolled_out: BTreeMap<String, Value>,
+    /// Values to which fields outside of `body` are reset if another writer has set them, by JSON pointer. They are written only
+    /// then: an upstream may drop a field with its default value.
+    pub reset: BTreeMap<&'static str, Value>,
 }
 
 /// Reason why a provider does not support a ModelDeployment. It results in `ProviderCompatible=False` and phase Failed.
@@ -361,7 +417,7 @@ pub fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
 ///         message: format!("{ready} of {desired} replicas ready"),
 ///         ready,
 ///         available: ready,
-///         last_change: None,
+///         ..Reading::silent()
 ///     }
 /// }
 ///
@@ -382,6 +438,12 @@ pub struct Reading {
     pub available: i32,
     /// Time of the upstream's last change, if it reports one.
     pub last_change: Option<jiff::Timestamp>,
+    /// Labels of the pods that the upstream sends requests to, some of [`Provider::component_labels`]. Other pods are left from
+    /// earlier rollouts, or of one in progress. Empty if the upstream does not distinguish them.
+    pub current: Vec<(&'static str, String)>,
+    /// Time from which `phase: Running` is about the latest spec. Until then an upstream may report the state before it, for the
+    /// new generation.
+    pub settled_at: Option<jiff::Timestamp>,
 }
 
 impl Reading {
@@ -394,6 +456,8 @@ impl Reading {
             ready: 0,
             available: 0,
             last_change: None,
+            current: Vec::new(),
+            settled_at: None,
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | [`fields`] | builder for upstream objects |
 //! | [`flags`] | flags of an engine's command line |
 //! | [`llama_server`] | command line of llama.cpp's server |
+//! | [`model_pods`] | pods of a model, as the watch shows them |
 //! | [`names`] | limits on names, for admission and reconcile |
 //! | [`pods`], [`volumes`] | fields of pods and their volumes |
 //! | [`settings`] | types for settings of an installation that several providers share |
@@ -29,6 +30,7 @@ pub mod contract;
 pub mod fields;
 pub mod flags;
 pub mod llama_server;
+pub mod model_pods;
 pub mod names;
 pub mod observe;
 pub mod overrides;
@@ -51,8 +53,8 @@ pub mod volumes;
 pub use access::{access, access_from_outside, access_in_namespace};
 pub use configured::Configured;
 pub use contract::{
-    CLAIM, CONFIG_MAP, ChildRef, Kind, Object, Provider, Reading, Refusal, ReplicaObjects, Settings, Translation,
-    refuse,
+    CLAIM, CONFIG_MAP, ChildRef, Component, Container, Controller, Kind, Object, Provider, Reading, Refusal,
+    ReplicaObjects, Settings, Translation, refuse,
 };
 pub use request::{Request, Topology, Worker};
 pub use run::{ProviderArgs, main, run};

@@ -1,6 +1,7 @@
 //! The input of a plan, read from watch caches and never by a live request.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -8,13 +9,13 @@ use kube::core::DynamicObject;
 use runway_api::ModelDeployment;
 use runway_operator::apply::Executor;
 use runway_operator::clock;
-use runway_operator::kubelet::Unready;
 
 use crate::answers::Answers;
 pub use crate::answers::{Answer, Verification};
 use crate::caches::Caches;
 use crate::configured::Configured;
 use crate::contract::{CLAIM, Kind, Provider, ReplicaObjects};
+use crate::model_pods::ModelPod;
 use crate::settings::InvalidSettings;
 use crate::upstream::Installed;
 use crate::volumes;
@@ -38,12 +39,14 @@ pub struct Observed {
     /// Those of the provider's possible children that exist, ours or not, and the objects that the upstream creates for their
     /// replicas.
     pub children: Vec<Child>,
-    /// Its pods that are not ready.
-    pub unready: Vec<Unready>,
+    /// Its pods; `None` if they are not known, such as in a preview.
+    pub pods: Option<Vec<ModelPod>>,
     /// Reason why the upstream operator does not act, if it is known to be down.
     pub outage: Option<String>,
     /// Knowledge about its endpoint.
     pub verification: Verification,
+    /// Time limit of the first request to its endpoint.
+    pub answer_timeout: Duration,
     /// The time.
     pub now: Timestamp,
 }
@@ -124,9 +127,10 @@ pub(crate) fn observe(context: &Context, configured: &Configured, md: Arc<ModelD
         installed: context.caches.installed(),
         invalid_settings: configured.invalid.clone(),
         children: children(context.caches.as_ref(), configured.provider.as_ref(), &md),
-        unready: context.caches.unready(&namespace, &name),
+        pods: context.caches.pods(&namespace, &name),
         outage: context.caches.outages().borrow().clone(),
         verification: context.answers.of(&namespace, &name),
+        answer_timeout: configured.answer_timeout,
         now: clock::now(),
         md,
     }

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{EnvVar, Toleration};
-use runway_api::ModelDeployment;
+use kube::ResourceExt;
 use runway_api::model_deployment::{
     self as api, DEFAULT_GPU, ModelSource, PodSettings, SecretName, ServingMode, VolumePurpose,
 };
+use runway_api::{ModelDeployment, labels};
 use runway_operator::object::Kind;
 use serde_json::{Map, Value};
 
@@ -65,6 +66,8 @@ pub struct Request {
     /// Kinds and names of the provider's objects that exist and stay. With them, a provider whose earlier release created other
     /// objects keeps these, so that its upgrade restarts no pod. Empty if they have to be replaced anyway.
     pub present: Vec<(Kind, String)>,
+    /// Whether Kueue admits the upstream object, and suspends it until then: the ModelDeployment has the label of a queue.
+    pub queued: bool,
 }
 
 /// Workers that serve the model.
@@ -205,6 +208,7 @@ impl TryFrom<&ModelDeployment> for Request {
                 .and_then(|p| p.overrides.clone())
                 .unwrap_or_default(),
             present: Vec::new(),
+            queued: md.labels().contains_key(labels::QUEUE),
             model_id,
         })
     }

@@ -99,6 +99,7 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
         changes(caches.installed_changes()).boxed(),
         changes(caches.settings_changes()).boxed(),
         changes(caches.outages()).boxed(),
+        changes(caches.pods_changes()).boxed(),
     ]);
     let controller = Controller::for_stream(deployments, store)
         .reconcile_on(woken)

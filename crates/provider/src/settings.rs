@@ -5,13 +5,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use runway_api::model_deployment::ModelSource;
 use runway_api::{Name, condition, syntax};
 use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::request::Request;
 
@@ -34,6 +35,64 @@ impl From<serde_path_to_error::Error<serde_json::Error>> for InvalidSettings {
         Self {
             path: if path == "." { String::new() } else { path },
             message: condition::shorten(error.inner().to_string(), MAX_MESSAGE),
+        }
+    }
+}
+
+/// Settings that the loop reads for every provider, beside the provider's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct CommonSettings {
+    /// Seconds in which a model has to answer the request that it is sent after its rollout, from 1 to 3600. The limit doubles with
+    /// each attempt, up to an hour. Default: 10.
+    answer_timeout_seconds: AnswerTimeout,
+}
+
+impl CommonSettings {
+    /// Takes the common settings out of those of an installation.
+    pub(crate) fn split(settings: Option<&Map<String, Value>>) -> Result<(Self, Map<String, Value>), InvalidSettings> {
+        let known = Self::properties();
+        let (common, own) = settings
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .partition::<Vec<_>, _>(|(key, _)| known.contains_key(key));
+        let common = Value::Object(common.into_iter().collect());
+        Ok((serde_path_to_error::deserialize(&common)?, own.into_iter().collect()))
+    }
+
+    /// JSON schemas of the settings, by name.
+    pub(crate) fn properties() -> Map<String, Value> {
+        let schema = schemars::schema_for!(Self);
+        let properties = schema.get("properties").and_then(Value::as_object);
+        properties.cloned().unwrap_or_default()
+    }
+
+    /// Time limit of the first request to a model after its rollout.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        Duration::from_secs(u64::from(self.answer_timeout_seconds.0))
+    }
+}
+
+/// A number of seconds from 1 to 3600.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "u16")]
+#[schemars(with = "u16")]
+struct AnswerTimeout(u16);
+
+impl Default for AnswerTimeout {
+    fn default() -> Self {
+        Self(10)
+    }
+}
+
+impl TryFrom<u16> for AnswerTimeout {
+    type Error = String;
+
+    fn try_from(seconds: u16) -> Result<Self, String> {
+        match seconds {
+            1..=3600 => Ok(Self(seconds)),
+            _ => Err(format!("{seconds} is not a number of seconds from 1 to 3600")),
         }
     }
 }

@@ -46,6 +46,7 @@ enum Reply {
 /// The first request that failed, with the response.
 pub async fn ask(services: &Services, question: &Question) -> Result<(), Error> {
     let at = &question.at;
+    let services = &services.with_patience(question.patience);
     let models = reply(at, "GET", MODELS, services.get(at, MODELS).await);
     let model = match models {
         Reply::Served(models) => listed(question, &models)?,
@@ -122,6 +123,10 @@ fn reply(at: &impl std::fmt::Display, method: &str, path: &str, outcome: Result<
     };
     let response = match outcome {
         Ok(response) => response,
+        Err(error @ services::Error::Late(_)) => {
+            let hint = "the next attempt has twice the time (setting answerTimeoutSeconds of the provider)";
+            return Reply::Failed(failure(false, &format!("{error}; {hint}")));
+        }
         Err(error) => return Reply::Failed(failure(matches!(error, services::Error::Broken(_)), &error.to_string())),
     };
     let status = response.status;
@@ -234,6 +239,7 @@ mod tests {
             id: "1#1".to_owned(),
             about: "1".to_owned(),
             attempt: 1,
+            patience: services::PATIENCE,
             at: ServicePort {
                 namespace: Namespace::default(),
                 service: "llama".parse().unwrap(),
@@ -393,7 +399,9 @@ mod tests {
     async fn a_request_to_a_hanging_engine_times_out() {
         let failure = outcome(Some("llama"), |_| None).await.unwrap_err();
         assert!(
-            failure.message.ends_with("no response within 10 seconds"),
+            failure
+                .message
+                .contains("no response within 10 seconds; the next attempt has twice the time"),
             "{}",
             failure.message
         );

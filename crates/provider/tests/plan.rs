@@ -12,6 +12,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::acme::{Acme, FLEET, SERVER};
 use common::ssa::{self, Applied};
@@ -20,8 +21,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, labels};
+use runway_operator::apply;
 use runway_operator::plan::{Finalizer, Plan};
-use runway_operator::{apply, kubelet};
+use runway_provider::model_pods::ModelPod;
 use runway_provider::observe::{Answer, Child, Observed, Verification};
 use runway_provider::plan::Decision;
 use runway_provider::question::Inquiry;
@@ -50,7 +52,7 @@ struct Given {
     installed: BTreeMap<String, Crd>,
     /// Pods, including ready ones.
     #[serde(default)]
-    pods: Vec<Pod>,
+    pods: Option<Vec<Pod>>,
     /// Reason why the upstream operator does not act.
     outage: Option<String>,
     /// Path and message of the invalid setting of the installation.
@@ -248,9 +250,13 @@ fn observed(folder: &Path) -> Observed {
             .clone()
             .map(|(path, message)| InvalidSettings { path, message }),
         children: children(&md, &given),
-        unready: given.pods.iter().filter_map(kubelet::unready).collect(),
+        pods: given
+            .pods
+            .as_ref()
+            .map(|pods| pods.iter().filter_map(|pod| ModelPod::of(&ACME, pod)).collect()),
         outage: given.outage.clone(),
         verification: Verification::Assumed,
+        answer_timeout: Duration::from_secs(10),
         now: given.now,
     };
     seen.verification = verification(&seen, given.endpoint.as_ref());
@@ -347,9 +353,10 @@ fn made(md: &Value, back: &Value) -> Vec<Value> {
         installed,
         invalid_settings: None,
         children: Vec::new(),
-        unready: Vec::new(),
+        pods: None,
         outage: None,
         verification: Verification::Assumed,
+        answer_timeout: Duration::from_secs(10),
         now: MADE.parse().unwrap(),
     };
     let plan = plan::plan(&ACME, &seen);

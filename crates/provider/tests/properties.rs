@@ -13,8 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use runway_operator::kubelet::{Cause, Failing, Failure, Unready};
 use runway_operator::plan::{Finalizer, Plan};
+use runway_provider::model_pods::ModelPod;
 use runway_provider::observe::{Child, Observed, Verification};
 use runway_provider::{Installed, Provider, plan};
 use serde_json::{Value, json};
@@ -84,9 +84,27 @@ struct Situation {
     deleted_after: Option<i64>,
     successor: bool,
     finalizer: bool,
-    waiting: bool,
+    pods: Option<Vec<(bool, bool)>>,
     verification: Verification,
     age: i64,
+}
+
+/// A pod that is ready or waits for a Secret, and that the model's workload controls or not.
+fn pod(number: usize, (is_ready, is_ours): (bool, bool)) -> Option<ModelPod> {
+    let mut pod = json!({"metadata": {"name": format!("llama-{number}")}, "status": {"phase": "Pending"}});
+    if is_ours {
+        pod["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "llama-0", "uid": "r", "controller": true}]);
+    }
+    pod["status"] = if is_ready {
+        json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})
+    } else {
+        json!({"phase": "Pending", "containerStatuses": [{
+            "name": "model", "image": "model:1", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"hf\" not found"}},
+        }]})
+    };
+    ModelPod::of(&ACME, &serde_json::from_value(pod).unwrap())
 }
 
 fn any_situation() -> impl Strategy<Value = Situation> {
@@ -103,7 +121,13 @@ fn any_situation() -> impl Strategy<Value = Situation> {
             any_changes(),
             annotations,
         ),
-        (option::weighted(0.2, 0..400_i64), flag(), flag(), flag(), 0..800_i64),
+        (
+            option::weighted(0.2, 0..400_i64),
+            flag(),
+            flag(),
+            option::of(vec((any::<bool>(), any::<bool>()), 0..4)),
+            0..800_i64,
+        ),
         prop_oneof![
             Just(Verification::Assumed),
             Just(Verification::Off),
@@ -113,7 +137,7 @@ fn any_situation() -> impl Strategy<Value = Situation> {
         .prop_map(
             |(
                 (before, spec, changes, annotations),
-                (deleted_after, successor, no_finalizer, waiting, age),
+                (deleted_after, successor, no_finalizer, pods, age),
                 verification,
             )| {
                 Situation {
@@ -124,7 +148,7 @@ fn any_situation() -> impl Strategy<Value = Situation> {
                     deleted_after,
                     successor,
                     finalizer: !no_finalizer,
-                    waiting,
+                    pods,
                     verification,
                     age,
                 }
@@ -157,28 +181,17 @@ fn see(md: &Value, objects: &[Value], situation: &Situation, age: i64) -> Observ
             object: Arc::new(serde_json::from_value(object.clone()).unwrap()),
         })
     });
-    let unready = situation.waiting.then(|| Unready {
-        pod: "llama-0".to_owned(),
-        created: Some(start()),
-        revision: None,
-        ended: None,
-        cause: Cause::Container(Failing {
-            name: "model".to_owned(),
-            init: false,
-            image: "model:1".to_owned(),
-            failure: Failure::Start("secret \"hf\" not found".to_owned()),
-            repeated: false,
-            memory_limit: None,
-        }),
-    });
+    let pods = situation.pods.iter().flatten().enumerate();
+    let pods: Vec<ModelPod> = pods.filter_map(|(number, shape)| pod(number, *shape)).collect();
     Observed {
         md: Arc::new(serde_json::from_value(md.clone()).unwrap()),
         installed: Installed::newest(&ACME.upstreams()),
         invalid_settings: None,
         children: children.collect(),
-        unready: unready.into_iter().collect(),
+        pods: situation.pods.as_ref().map(|_| pods),
         outage: None,
         verification: situation.verification.clone(),
+        answer_timeout: Duration::from_secs(10),
         now: start() + SignedDuration::from_secs(age),
     }
 }
@@ -276,6 +289,19 @@ proptest! {
             prop_assert!(status["message"].as_str().unwrap_or_default().len() <= 4096);
             prop_assert_eq!(&status["provider"]["name"], &Value::Null, "the name is the core's");
         }
+        let conditions = plan.status.iter().flat_map(|status| status["conditions"].as_array().cloned().unwrap_or_default());
+        for ready in conditions.filter(|condition| condition["type"] == "Ready") {
+            let serves = ready["status"] == "True" || ready["reason"] == "ScaledToZero";
+            let is_running = plan.status.as_ref().is_some_and(|status| status["phase"] == "Running");
+            prop_assert_eq!(serves, is_running, "{}", ready);
+            if !serves || ready["reason"] == "ScaledToZero" {
+                continue;
+            }
+            let serving = situation.pods.as_ref().map(|pods| pods.iter().filter(|shape| **shape == (true, true)).count());
+            let wanted = situation.spec["scaling"]["replicas"].as_u64().unwrap_or(1);
+            let serves = serving.is_none_or(|pods| pods as u64 >= wanted);
+            prop_assert!(serves, "{ready} with {serving:?} of {wanted} pods that serve");
+        }
         if plan.finalizer == Finalizer::Remove {
             return Ok(());
         }
@@ -319,7 +345,7 @@ fn messages_about_hostile_overrides_are_bounded() {
         deleted_after: None,
         successor: false,
         finalizer: true,
-        waiting: false,
+        pods: None,
         verification: Verification::Assumed,
         age: 0,
     };

@@ -96,6 +96,7 @@ impl Provider for DeploymentProvider {
             }),
             // The image decides what it lists.
             model_name: None,
+            components: Vec::new(),
             replicas: worker.replicas,
             pod_label: Some(runway_api::labels::DEPLOYMENT),
         })
@@ -135,7 +136,7 @@ impl Provider for DeploymentProvider {
             message,
             ready,
             available: count("availableReplicas"),
-            last_change: None,
+            ..Reading::silent()
         }
     }
 }
@@ -274,5 +275,6 @@ fn object(request: &Request, kind: Kind, body: Value) -> Object {
         // The selector of a Deployment may not change, and does not: it is made from the name.
         immutable: BTreeMap::new(),
         not_rolled_out: BTreeMap::new(),
+        reset: BTreeMap::new(),
     }
 }

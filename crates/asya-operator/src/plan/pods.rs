@@ -136,6 +136,12 @@ impl Reader<'_> {
                 ),
             });
         }
+        if let Some(said) = kubelet::gated(pod) {
+            return Some(Trouble {
+                word: ActorState::PendingResources,
+                message: format!("a pod waits for {said}"),
+            });
+        }
         let status = pod.status.as_ref()?;
         let first = status.init_container_statuses.iter().flatten().map(|c| (c, false));
         let then = status.container_statuses.iter().flatten().map(|c| (c, true));

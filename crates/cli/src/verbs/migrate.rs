@@ -197,15 +197,20 @@ pub fn outlook(
             "{to} is not a built-in provider: this command cannot show the objects that it would create"
         )),
         Some(provider) => {
-            let Configured { provider, invalid } = Configured::new(provider, registered.config.spec.settings.as_ref());
+            let Configured {
+                provider,
+                invalid,
+                answer_timeout,
+            } = Configured::new(provider, registered.config.spec.settings.as_ref());
             let seen = observe::Observed {
                 md: Arc::new(moved),
                 installed: installed.clone(),
                 invalid_settings: invalid,
                 children: Vec::new(),
-                unready: Vec::new(),
+                pods: None,
                 outage: None,
                 verification: observe::Verification::Assumed,
+                answer_timeout,
                 now,
             };
             let plan = runway_provider::plan::plan(provider.as_ref(), &seen);

@@ -13,7 +13,7 @@ use runway_api::{
 };
 use runway_core::autoscalers::{Autoscaler, Autoscalers, KINDS, SCALED_OBJECT};
 use runway_core::providers::Providers;
-use runway_operator::kubelet::{self, Unready};
+use runway_provider::model_pods::ModelPod;
 use runway_provider::observe::Lookup;
 use runway_provider::upstream::{Installed, crd_name, detect};
 use runway_provider::{CLAIM, Configured, Kind, Provider, ReplicaObjects};
@@ -244,8 +244,11 @@ impl State {
         }
     }
 
-    /// The pods of a ModelDeployment that are not ready.
-    pub fn unready(&self, provider: &dyn Provider, namespace: &str, name: &str) -> Vec<Unready> {
+    /// The pods of a ModelDeployment; `None` if the documents contain no pod at all, so that nothing is known of any.
+    pub fn pods_of_model(&self, provider: &dyn Provider, namespace: &str, name: &str) -> Option<Vec<ModelPod>> {
+        if self.pods.is_empty() {
+            return None;
+        }
         let labels = provider.pod_labels();
         let belongs = |pod: &Pod| {
             labels
@@ -258,7 +261,7 @@ impl State {
             .filter(|pod| pod.namespace().as_deref().unwrap_or(DEFAULT_NAMESPACE) == namespace && belongs(pod))
             .collect();
         pods.sort_by_key(|pod| pod.name_any());
-        pods.into_iter().filter_map(kubelet::unready).collect()
+        Some(pods.into_iter().filter_map(|pod| ModelPod::of(provider, pod)).collect())
     }
 
     /// The pods of a LlamaStackDistribution.

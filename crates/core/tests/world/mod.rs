@@ -556,9 +556,10 @@ impl World {
             installed,
             invalid_settings: None,
             children: children.collect(),
-            unready: Vec::new(),
+            pods: None,
             outage: None,
             verification: runway_provider::observe::Verification::Assumed,
+            answer_timeout: std::time::Duration::from_secs(10),
             now: self.now,
         }
     }

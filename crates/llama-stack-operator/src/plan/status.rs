@@ -132,13 +132,7 @@ pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deploy
             .or(told.trouble)
             .or_else(|| rollout.trouble.clone())
     };
-    let (phase, reason, message) = verdict(
-        request,
-        &rollout,
-        trouble.as_ref(),
-        told.unschedulable.as_deref(),
-        &story,
-    );
+    let (phase, reason, message) = verdict(request, &rollout, trouble.as_ref(), told.not_scheduled.clone(), &story);
     let mut drafts = vec![conditions::deployment(&rollout, trouble.as_ref(), &message)];
     drafts.push(conditions::service(seen, request));
     drafts.extend(conditions::storage(seen, request));
@@ -163,7 +157,8 @@ struct Telling {
     story: Story,
     /// Failure of the pod as a whole.
     trouble: Option<Trouble>,
-    unschedulable: Option<String>,
+    /// Why the scheduler places no pod on a node.
+    not_scheduled: Option<(DistributionReason, String)>,
 }
 
 impl Telling {
@@ -200,9 +195,24 @@ impl Telling {
                     "If a volume grew over its limit, use providers with smaller packages, or run the operator with a larger --provider-volume-size",
                 )
             }),
-            unschedulable: pod.and_then(kubelet::unschedulable).map(str::to_owned),
+            not_scheduled: pod.and_then(not_scheduled),
         }
     }
+}
+
+fn not_scheduled(pod: &Pod) -> Option<(DistributionReason, String)> {
+    let unschedulable = || {
+        let said = kubelet::unschedulable(pod)?;
+        Some((
+            DistributionReason::Unschedulable,
+            format!("No node accepts the pod: {said}"),
+        ))
+    };
+    let gated = || {
+        let said = kubelet::gated(pod)?;
+        Some((DistributionReason::SchedulingGated, format!("The pod waits for {said}")))
+    };
+    unschedulable().or_else(gated)
 }
 
 fn pull_secrets(pod: &Pod) -> Vec<&str> {
@@ -253,7 +263,7 @@ fn verdict(
     request: &Request,
     rollout: &Rollout,
     trouble: Option<&Trouble>,
-    unschedulable: Option<&str>,
+    not_scheduled: Option<(DistributionReason, String)>,
     story: &Story,
 ) -> (DistributionPhase, DistributionReason, String) {
     if let Some(trouble) = trouble {
@@ -288,12 +298,8 @@ fn verdict(
             ),
         };
     }
-    if let Some(why) = unschedulable {
-        return (
-            DistributionPhase::Pending,
-            DistributionReason::Unschedulable,
-            format!("No node accepts the pod: {why}"),
-        );
+    if let Some((reason, message)) = not_scheduled {
+        return (DistributionPhase::Pending, reason, message);
     }
     (
         DistributionPhase::Initializing,

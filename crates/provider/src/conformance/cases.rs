@@ -90,12 +90,19 @@ pub fn refused(refusal: &Refusal) -> String {
 
 /// A reading of an upstream status, as a value of a golden file.
 pub fn reading(reading: &Reading) -> Value {
-    json!({
+    let mut value = json!({
         "phase": reading.phase,
         "reason": reading.reason,
         "message": reading.message,
         "ready": reading.ready,
         "available": reading.available,
         "lastChange": reading.last_change.map(|time| time.to_string()),
-    })
+    });
+    if let Some(time) = reading.settled_at {
+        value["settledAt"] = json!(time.to_string());
+    }
+    for (label, found) in &reading.current {
+        value["current"][label] = json!(found);
+    }
+    value
 }

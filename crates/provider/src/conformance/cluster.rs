@@ -2,17 +2,18 @@
 //! for the next plan. Every upstream object has a finalizer of its operator, so that its deletion takes a while.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use runway_api::model_deployment::ProviderStatus;
 use runway_api::{ModelDeployment, ModelDeploymentStatus, labels};
 use runway_operator::apply;
-use runway_operator::kubelet::Unready;
 use runway_operator::plan::{Apply, Finalizer, Note, Plan};
 use serde_json::{Map, Value, json};
 
 use crate::contract::{CLAIM, Kind, Provider, ReplicaObjects};
+use crate::model_pods::ModelPod;
 use crate::observe::{self, Observed, Verification};
 use crate::plan;
 use crate::settings::InvalidSettings;
@@ -44,8 +45,10 @@ pub(super) struct Cluster<'a> {
     pub(super) installed: Installed,
     /// Reason why the settings of the installation cannot be used.
     pub(super) invalid_settings: Option<InvalidSettings>,
-    /// Pods that are not ready.
-    pub(super) unready: Vec<Unready>,
+    /// Its pods; `None` if they are not known.
+    pub(super) pods: Option<Vec<ModelPod>>,
+    /// Reason why the upstream operator does not act.
+    pub(super) outage: Option<String>,
     /// Response of its endpoint.
     pub(super) verification: Verification,
     pub(super) now: Timestamp,
@@ -110,7 +113,8 @@ impl<'a> Cluster<'a> {
             gone: false,
             objects: Vec::new(),
             installed,
-            unready: Vec::new(),
+            pods: None,
+            outage: None,
             invalid_settings: None,
             verification: Verification::Assumed,
             now: Timestamp::constant(1_767_225_600, 0),
@@ -130,9 +134,10 @@ impl<'a> Cluster<'a> {
             installed: self.installed.clone(),
             invalid_settings: self.invalid_settings.clone(),
             children: observe::children(self, self.provider, &self.md),
-            unready: self.unready.clone(),
-            outage: None,
+            pods: self.pods.clone(),
+            outage: self.outage.clone(),
             verification: self.verification.clone(),
+            answer_timeout: Duration::from_secs(10),
             now: self.now,
         }
     }

@@ -16,6 +16,7 @@ pub mod cases;
 mod cluster;
 pub mod fields;
 mod life;
+mod pods;
 mod registration;
 pub mod schema;
 mod settings;
@@ -150,7 +151,7 @@ macro_rules! rules {
 }
 
 /// All rules, in the order of the document.
-const RULES: [(&str, Rule); 34] = rules![
+const RULES: [(&str, Rule); 39] = rules![
     registration::r1_the_name_fits_where_it_is_written,
     registration::r2_the_registration_covers_what_is_served,
     registration::r6_a_missing_or_unknown_upstream_is_told,
@@ -185,6 +186,11 @@ const RULES: [(&str, Rule); 34] = rules![
     status::r37_pods_say_why_a_model_does_not_serve,
     settings::r38_an_unknown_setting_is_rejected,
     settings::r38_invalid_settings_change_no_model,
+    pods::r39_ready_needs_ready_pods_at_all_times,
+    pods::r39_every_component_is_rolled_out,
+    pods::r39_pods_that_run_something_else_do_not_count,
+    pods::r39_pods_of_other_owners_do_not_count,
+    pods::r39_scaled_to_zero_means_that_no_pod_runs,
 ];
 
 /// Ends a rule with a reason, unless the condition holds.

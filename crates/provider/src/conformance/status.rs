@@ -6,12 +6,11 @@ use jiff::SignedDuration;
 use runway_api::condition::{self, Conditions, Owner};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeploymentStatus, labels};
-use runway_operator::kubelet;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phase, said};
-use super::{RuleResult, ensure};
+use super::{RuleResult, ensure, pods};
 use crate::observe::{Answer, Verification};
 use crate::plan::{self, Decision};
 use crate::question::{Inquiry, Question};
@@ -270,13 +269,14 @@ pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) ->
 pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
-    cluster.unready = unready(&json!({
-        "metadata": { "name": "model-0" },
-        "status": { "phase": "Pending", "containerStatuses": [{
-            "name": "model", "image": "model:1", "imageID": "", "ready": false, "restartCount": 0,
-            "state": { "waiting": { "reason": "CreateContainerConfigError", "message": "secret \"hf-token\" not found" } },
-        }] },
-    }))?;
+    cluster.pods = Some(vec![pods::pod(
+        trial,
+        "model-0",
+        &json!({ "phase": "Pending", "containerStatuses": [{
+        "name": "model", "image": "model:1", "imageID": "", "ready": false, "restartCount": 0,
+        "state": { "waiting": { "reason": "CreateContainerConfigError", "message": "secret \"hf-token\" not found" } },
+    }] }),
+    )?]);
     cluster.settle()?;
     let text = "Secret 'hf-token' not found in namespace";
     ensure!(
@@ -288,7 +288,7 @@ pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> RuleResult {
         cluster.heard() == ["SecretNotFound"],
         "a Secret is missing, and there is no Event SecretNotFound"
     );
-    cluster.unready.clear();
+    cluster.pods = None;
     trial.becomes_ready(&mut cluster)?;
     ensure!(
         !message(&cluster).contains(text),
@@ -374,14 +374,15 @@ fn asked(trial: &Trial, cluster: &Cluster) -> Result<Question, String> {
 pub(super) fn r37_pods_say_why_a_model_does_not_serve(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
-    cluster.unready = unready(&json!({
-        "metadata": { "name": "model-0" },
-        "status": { "phase": "Running", "containerStatuses": [{
-            "name": "model", "image": "model:1", "imageID": "", "ready": false, "restartCount": 3,
-            "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 5m0s" } },
-            "lastState": { "terminated": { "exitCode": 2, "reason": "Error", "message": "error: unknown flag --tpyo" } },
-        }] },
-    }))?;
+    cluster.pods = Some(vec![pods::pod(
+        trial,
+        "model-0",
+        &json!({ "phase": "Running", "containerStatuses": [{
+        "name": "model", "image": "model:1", "imageID": "", "ready": false, "restartCount": 3,
+        "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off 5m0s" } },
+        "lastState": { "terminated": { "exitCode": 2, "reason": "Error", "message": "error: unknown flag --tpyo" } },
+    }] }),
+    )?]);
     cluster.pass(minutes(60));
     cluster.settle()?;
     for part in ["model-0", "code 2", "unknown flag --tpyo", "spec.engine.args"] {
@@ -400,12 +401,6 @@ pub(super) fn r37_pods_say_why_a_model_does_not_serve(trial: &Trial) -> RuleResu
         cluster.heard() == ["CrashLoopBackOff"],
         "a container crashes, and there is no Event CrashLoopBackOff"
     );
-    cluster.unready.clear();
+    cluster.pods = None;
     trial.becomes_ready(&mut cluster)
-}
-
-/// A pod as the caches show it.
-fn unready(pod: &Value) -> Result<Vec<kubelet::Unready>, String> {
-    let pod = serde_json::from_value(pod.clone()).map_err(|error| error.to_string())?;
-    Ok(kubelet::unready(&pod).into_iter().collect())
 }

@@ -82,6 +82,7 @@ impl Toy {
             body,
             immutable,
             not_rolled_out: BTreeMap::new(),
+            reset: BTreeMap::new(),
         }
     }
 }
@@ -200,6 +201,7 @@ impl Provider for Toy {
                 port: Some(if self.has(Flaw::BadEndpoint) { 0 } else { 80 }),
             }),
             model_name: request.served_name.clone(),
+            components: Vec::new(),
             replicas: worker.replicas + i32::from(self.has(Flaw::CountsOneMore)),
             pod_label: None,
         })
@@ -235,7 +237,7 @@ impl Provider for Toy {
             },
             ready: ready.unwrap_or_default(),
             available: ready.unwrap_or_default(),
-            last_change: None,
+            ..Reading::silent()
         }
     }
 }

@@ -81,6 +81,7 @@ fn wanted_claim(volume: &Volume, claim: &NewClaim, size: &str) -> Object {
         ]
         .into(),
         not_rolled_out: [].into(),
+        reset: [].into(),
     }
 }
 

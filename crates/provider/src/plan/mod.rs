@@ -1,5 +1,6 @@
 //! Desired objects, objects to delete, and the status. Pure and deterministic: no client, no clock, no state.
 
+mod census;
 mod claims;
 mod objects;
 mod pods;

@@ -4,25 +4,47 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
-use runway_api::{ModelDeployment, labels};
+use runway_api::{EventReason, ModelDeployment, labels};
 use runway_operator::object;
-use runway_operator::plan::Apply;
+use runway_operator::plan::{Apply, Note};
 use serde_json::Value;
 
 use crate::contract::Object;
+
+const DRIFT: &str = "Provider resource was modified directly, reconciling";
 
 /// Fields for which an object was created: the identity of the spec, and those that the upstream does not allow to change.
 pub(super) type MadeFor = BTreeMap<String, Value>;
 
 /// Object to apply, compared with the live one.
 pub(super) fn apply(md: &ModelDeployment, provider: &str, object: &Object, live: Option<&DynamicObject>) -> Apply {
-    object::wanted(
+    let apply = object::wanted(
         object.kind.resource_in(&object.version),
         dress(md, provider, object),
         live,
         labels::APPLIED_HASH,
-        "Provider resource was modified directly, reconciling",
-    )
+        DRIFT,
+    );
+    reset(apply, object, live)
+}
+
+/// Resets fields that the desired object leaves out and another writer has set.
+fn reset(mut apply: Apply, object: &Object, live: Option<&DynamicObject>) -> Apply {
+    for (pointer, value) in &object.reset {
+        let differs = live
+            .and_then(|live| live.data.pointer(pointer))
+            .is_some_and(|found| found != value);
+        let parent = pointer.rsplit_once('/').filter(|_| differs);
+        let Some((parent, field)) = parent else { continue };
+        if let Some(parent) = apply.object.data.pointer_mut(parent) {
+            parent[field] = value.clone();
+            apply.note = apply
+                .note
+                .or_else(|| Some(Note::new(EventReason::DriftDetected, DRIFT)));
+            apply.unchanged = false;
+        }
+    }
+    apply
 }
 
 /// The fields for which this object is created.

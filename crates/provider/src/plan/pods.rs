@@ -8,7 +8,9 @@ use runway_api::ProviderReason;
 use runway_api::condition::shorten;
 use runway_operator::kubelet::{self, Cause, Failing, Failure, Unready};
 
-use crate::contract::CLAIM;
+use super::census;
+use crate::contract::{CLAIM, Component, Provider};
+use crate::model_pods::ModelPod;
 use crate::observe::Observed;
 use crate::volumes::{self, VolumeSource};
 
@@ -25,24 +27,29 @@ pub(super) struct Obstacle {
 }
 
 /// The obstacle of the newest rollout. Pods of an earlier rollout may fail for a reason that is already fixed. Pods that have ended come
-/// last: their replacements are closer to the cause.
-pub(super) fn obstacle(seen: &Observed) -> Option<Obstacle> {
-    let may_explain = |pod: &&Unready| {
+/// last: their replacements are closer to the cause. `components`: those of the translation, if there is one.
+pub(super) fn obstacle(provider: &dyn Provider, seen: &Observed, components: &[Component]) -> Option<Obstacle> {
+    let unready = |pod: &'_ ModelPod| pod.unready.clone().map(|unready| (pod.clone(), unready));
+    let mut pods: Vec<(ModelPod, Box<Unready>)> = census::of_model(provider, seen).filter_map(unready).collect();
+    pods.retain(|(_, pod)| {
         pod.ended
             .is_none_or(|ended| kubelet::may_explain(ended, conditions(seen), seen.now))
-    };
-    let mut pods: Vec<&Unready> = seen.unready.iter().filter(may_explain).collect();
-    let newest = pods.iter().max_by_key(|pod| pod.created)?.revision.as_deref();
-    pods.retain(|pod| pod.revision.as_deref() == newest);
-    pods.sort_by_key(|pod| (pod.ended.is_some(), Reverse(pod.created)));
-    pods.into_iter().find_map(|pod| of_pod(seen, pod))
+    });
+    let newest = pods.iter().max_by_key(|(_, pod)| pod.created)?.1.revision.clone();
+    pods.retain(|(_, pod)| pod.revision == newest);
+    pods.sort_by_key(|(_, pod)| (pod.ended.is_some(), Reverse(pod.created)));
+    pods.into_iter().find_map(|(pod, unready)| {
+        // The spec is not to blame for what the pod was not asked to run.
+        let outdated = census::difference(components, &pod).map(|found| census::outdated(provider, &pod, &found));
+        of_pod(seen, &unready, outdated)
+    })
 }
 
 fn conditions(seen: &Observed) -> &[Condition] {
     seen.md.status.as_ref().map_or(&[], |status| &status.conditions)
 }
 
-fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
+fn of_pod(seen: &Observed, pod: &Unready, outdated: Option<String>) -> Option<Obstacle> {
     let name = &pod.pod;
     let passing = |reason, message| Obstacle {
         reason,
@@ -59,6 +66,10 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
                 room(seen, said)
             ),
         )),
+        Cause::Gated(said) => Some(passing(
+            ProviderReason::SchedulingGated,
+            format!("Pod '{name}' waits for {said}"),
+        )),
         Cause::Ended { reason, message } => Some(passing(
             if reason == "Evicted" {
                 ProviderReason::Evicted
@@ -71,11 +82,11 @@ fn of_pod(seen: &Observed, pod: &Unready) -> Option<Obstacle> {
                 namespace(seen)
             ),
         )),
-        Cause::Container(failing) => Some(of_container(seen, name, failing)),
+        Cause::Container(failing) => Some(of_container(seen, name, failing, outdated)),
     }
 }
 
-fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
+fn of_container(seen: &Observed, pod: &str, failing: &Failing, outdated: Option<String>) -> Obstacle {
     let container = container(failing);
     let (reason, message) = match &failing.failure {
         Failure::Image(said) => (
@@ -84,7 +95,7 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
                 "Pod '{pod}': image '{}' of {container} cannot be pulled: {}. {}",
                 failing.image,
                 registry_words(said, &failing.image),
-                pull(seen, said),
+                outdated.unwrap_or_else(|| pull(seen, said)),
             ),
         ),
         Failure::Start(said) => of_start(seen, pod, &container, said),
@@ -94,7 +105,7 @@ fn of_container(seen: &Observed, pod: &str, failing: &Failing) -> Obstacle {
         ),
         Failure::Exit { code, message } => (
             ProviderReason::CrashLoopBackOff,
-            exited(seen, pod, failing, *code, message),
+            exited(seen, pod, failing, *code, message, outdated),
         ),
     };
     Obstacle {
@@ -119,7 +130,7 @@ fn out_of_memory(pod: &str, container: &str, limit: Option<&str>) -> String {
     )
 }
 
-fn exited(seen: &Observed, pod: &str, failing: &Failing, code: i32, message: &str) -> String {
+fn exited(seen: &Observed, pod: &str, failing: &Failing, code: i32, message: &str, outdated: Option<String>) -> String {
     let (name, namespace) = (seen.md.name_any(), namespace(seen));
     let signal = signal(code).map_or_else(String::new, |signal| format!(" ({signal})"));
     let words = last_words(message);
@@ -129,6 +140,8 @@ fn exited(seen: &Observed, pod: &str, failing: &Failing, code: i32, message: &st
         )
     } else if failing.init {
         "Logs".to_owned()
+    } else if let Some(outdated) = outdated {
+        format!("{outdated}; logs")
     } else {
         "Check spec.engine.args, spec.image and spec.env; logs".to_owned()
     };
@@ -257,6 +270,8 @@ fn room(seen: &Observed, said: &str) -> String {
         return unbound(seen);
     } else if said.contains("Insufficient") {
         "Add a node with sufficient resources, or request less in spec.resources"
+    } else if said.contains("were unschedulable") {
+        "A node is cordoned: allow pods on it again with kubectl uncordon, or add a node"
     } else if said.contains("taint") {
         "Add the taint to spec.tolerations, or remove it from a node"
     } else {

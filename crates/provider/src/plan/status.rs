@@ -14,6 +14,7 @@ use runway_operator::plan::{Note, Plan, Rehearsal};
 use serde_json::Value;
 
 use super::Decision;
+use super::census::{self, Census, Gap};
 use super::objects;
 use super::pods::{self, Obstacle};
 use super::prepare::{self, Blocked, Prepared};
@@ -122,8 +123,8 @@ fn on_hold(provider: &dyn Provider, seen: &Observed, mut drafts: Vec<Draft>, oth
             drafts.extend(kept(type_));
         }
     }
-    let obstacle = pods::obstacle(seen).map(Unready::from);
-    if obstacle.is_none() && serves {
+    let obstacle = pods::obstacle(provider, seen, &[]).map(Unready::from);
+    if obstacle.is_none() && serves && census::all_ready(provider, seen) {
         drafts.extend(kept(condition::READY));
         (status.phase, status.message) = (before.phase, before.message.clone());
     } else {
@@ -162,10 +163,11 @@ fn counted(provider: &dyn Provider, seen: &Observed, live: &Child, before: Optio
         return Some(before);
     };
     let reading = read(provider, seen, &request, &live.object);
+    let ready = census::at_most_ready(provider, seen, reading.ready);
     Some(Replicas {
         desired: before.desired,
-        ready: Some(reading.ready),
-        available: Some(reading.available),
+        ready: Some(ready),
+        available: Some(reading.available.clamp(0, ready)),
     })
 }
 
@@ -236,13 +238,18 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
     };
     let live = seen.child(main.kind, &main.name);
     let reading = live.map_or_else(Reading::silent, |live| read(provider, seen, &prepared.request, live));
-    let standing = standing(seen, prepared, live, &reading, applied);
+    let census = census::census(provider, seen, prepared, &reading);
+    let (ready, available) = match &census {
+        Some(census) => (census.ready, census.ready),
+        None => (reading.ready.max(0), reading.available.max(0)),
+    };
+    let standing = standing(provider, seen, prepared, live, &reading, census, applied);
     let name = main.kind.named(&main.name);
-    let (reason, message) = standing.words(seen, &reading, &name);
+    let (reason, message) = standing.words(seen, &reading, &name, ready);
     let phase = standing.phase(&reading);
     let is_ready = matches!(standing, Standing::Serves { .. });
     let draft = if is_ready { yes } else { no };
-    let ready = draft(condition::READY, &reason, standing.ready_message(&message));
+    let condition = draft(condition::READY, &reason, standing.ready_message(&message));
     let is_missing = live.is_none();
     let created = if is_missing {
         let message = format!("Creating {name}");
@@ -251,27 +258,15 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         let message = format!("{} created successfully", main.kind.kind);
         yes(condition::RESOURCE_CREATED, ProviderReason::ResourceCreated, message)
     };
-    let mut drafts = vec![compatible(provider), created, ready];
+    let mut drafts = vec![compatible(provider), created, condition];
     if phase == Phase::Failed {
         drafts.push(yes(condition::STALLED, &reason, &message));
     }
     drafts.extend(ignored(prepared));
     // An object that is about to be created is not stale, however long the wait was.
     let created = live.map_or(Some(seen.now), |live| live.creation_timestamp().map(|t| t.0));
-    let staleness = staleness(seen, created, &reading);
-    match &seen.outage {
-        Some(why) if staleness != Staleness::Settled => drafts.push(yes(
-            condition::STALE_STATUS,
-            ProviderReason::OperatorUnavailable,
-            format!("{name} makes no progress: {why}"),
-        )),
-        _ if staleness == Staleness::Stale => drafts.push(yes(
-            condition::STALE_STATUS,
-            ProviderReason::UpstreamSilent,
-            format!("{name} has reported nothing for 5 minutes: is the upstream operator running?"),
-        )),
-        _ => {}
-    }
+    let staleness = standing.staleness(seen, created, &reading);
+    drafts.extend(stale(seen, &name, &staleness));
     let status = ModelDeploymentStatus {
         phase: Some(phase),
         message: Some(message.clone()),
@@ -282,8 +277,8 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         }),
         replicas: Some(Replicas {
             desired: Some(prepared.translation.replicas),
-            ready: Some(reading.ready),
-            available: Some(reading.available),
+            ready: Some(ready),
+            available: Some(available),
         }),
         endpoint: prepared.translation.endpoint.clone(),
         selector: prepared
@@ -313,12 +308,30 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         };
     } else if let Some(left) = commotion(seen.now, reading.last_change.or(created))
         && !told_at_once
+        && !begins_to_change(seen, &reason)
         && is_mere_progress(seen, &plan)
     {
         plan.status = None;
         plan.look_again = Some(left);
     }
     standing.decide(plan)
+}
+
+/// The condition of an object that makes no progress.
+fn stale(seen: &Observed, name: &str, staleness: &Staleness) -> Option<Draft> {
+    match &seen.outage {
+        Some(why) if *staleness != Staleness::Settled => Some(yes(
+            condition::STALE_STATUS,
+            ProviderReason::OperatorUnavailable,
+            format!("{name} makes no progress: {why}"),
+        )),
+        _ if *staleness == Staleness::Stale => Some(yes(
+            condition::STALE_STATUS,
+            ProviderReason::UpstreamSilent,
+            format!("{name} has reported nothing for 5 minutes: is the upstream operator running?"),
+        )),
+        _ => None,
+    }
 }
 
 /// Reads the status of the main object, and of the objects of its replicas.
@@ -333,10 +346,14 @@ fn read(provider: &dyn Provider, seen: &Observed, request: &Request, live: &Dyna
 enum Standing {
     /// It serves the current spec, and has answered a request.
     Serves { message: &'static str },
-    /// It serves the current spec: no replica is desired.
+    /// It serves the current spec: no replica is desired, and no pod runs.
     ScaledToZero,
+    /// No replica is desired; this number of pods still runs.
+    ScalingToZero(usize),
     /// It serves an earlier generation; the objects of the current one are being applied.
     Applying,
+    /// The upstream may report the state before the change, for this much longer.
+    Settling(Duration),
     /// Its pods are ready; a request to the endpoint is in progress.
     Asking(Question),
     /// Its pods are ready; the endpoint has not answered.
@@ -346,19 +363,30 @@ enum Standing {
     },
     /// Pods report why it does not serve.
     Obstructed(Obstacle),
+    /// The upstream reports that it serves; its pods do not.
+    Contradicted(Gap),
     /// It does not serve; the upstream may report why.
     NotServing,
 }
 
+/// The model serves only if everything agrees: the upstream, every component's pods, and an answer after that. No report of an
+/// upstream counts against its pods.
 fn standing(
+    provider: &dyn Provider,
     seen: &Observed,
     prepared: &Prepared,
     live: Option<&DynamicObject>,
     reading: &Reading,
+    census: Option<Census>,
     applied: bool,
 ) -> Standing {
+    let obstacle = || pods::obstacle(provider, seen, &prepared.translation.components).map(Standing::Obstructed);
+    let existing = census.as_ref().map_or(0, |census| census.existing);
+    if prepared.translation.replicas == 0 && existing > 0 && live.is_some() {
+        return Standing::ScalingToZero(existing);
+    }
     if reading.phase != Phase::Running {
-        return pods::obstacle(seen).map_or(Standing::NotServing, Standing::Obstructed);
+        return obstacle().unwrap_or(Standing::NotServing);
     }
     // With an unchanged generation the change is a reverted drift, and the pods match the spec.
     if !applied && !verify::is_verified(seen) && seen.verification != Verification::Assumed {
@@ -367,6 +395,16 @@ fn standing(
     if prepared.translation.replicas == 0 {
         return Standing::ScaledToZero;
     }
+    if let Some(gap) = census.and_then(|census| census.gap) {
+        let obstacle = if gap.is_shortage { obstacle() } else { None };
+        return obstacle.unwrap_or(Standing::Contradicted(gap));
+    }
+    if let Some(left) = reading.settled_at.and_then(|until| verify::left(seen, until))
+        && !verify::is_verified(seen)
+        && !has_begun_to_change(seen)
+    {
+        return Standing::Settling(left);
+    }
     match verify::endpoint(seen, prepared, live) {
         Endpoint::Answered { message } => Standing::Serves { message },
         Endpoint::Asking(question) => Standing::Asking(question),
@@ -374,14 +412,49 @@ fn standing(
     }
 }
 
+/// Whether the upstream was seen working on this generation: it has reported another state than the one before the change.
+fn has_begun_to_change(seen: &Observed) -> bool {
+    let ready = seen.md.conditions().when_false(condition::READY);
+    ready.is_some_and(|c| c.observed_generation == seen.md.metadata.generation && c.reason != ProviderReason::Updating)
+}
+
+/// Whether the status says that the upstream has not seen the change yet, and `reason` that it works on it.
+fn begins_to_change(seen: &Observed, reason: &str) -> bool {
+    let ready = seen.md.conditions().when_false(condition::READY);
+    ready.is_some_and(|c| c.reason == ProviderReason::Updating) && reason != ProviderReason::Updating.as_str()
+}
+
 impl Standing {
     /// Reason and message.
-    fn words(&self, seen: &Observed, reading: &Reading, main: &str) -> (String, String) {
+    fn words(&self, seen: &Observed, reading: &Reading, main: &str, ready: i32) -> (String, String) {
         match self {
             Self::Serves { .. } => (ProviderReason::DeploymentReady.to_string(), message_of(reading, main)),
             Self::ScaledToZero => (
                 ProviderReason::ScaledToZero.to_string(),
                 "Scaled to zero: no replica is desired, so nothing serves".to_owned(),
+            ),
+            Self::ScalingToZero(pods) => (
+                ProviderReason::ScalingToZero.to_string(),
+                match pods {
+                    1 => "Scaling to zero: 1 pod still runs".to_owned(),
+                    pods => format!("Scaling to zero: {pods} pods still run"),
+                },
+            ),
+            Self::Settling(_) => (
+                ProviderReason::Updating.to_string(),
+                format!("Waiting until {main} reports the latest change"),
+            ),
+            Self::Contradicted(gap) => (
+                gap.reason.to_string(),
+                if gap.is_shortage {
+                    format!(
+                        "{}, but {main} reports that it is ready{}",
+                        gap.message,
+                        still_serving(ready)
+                    )
+                } else {
+                    gap.message.clone()
+                },
             ),
             Self::Applying => (
                 ProviderReason::Updating.to_string(),
@@ -401,7 +474,7 @@ impl Standing {
             ),
             Self::Obstructed(obstacle) => (
                 obstacle.reason.to_string(),
-                format!("{}{}", obstacle.message, still_serving(reading.ready)),
+                format!("{}{}", obstacle.message, still_serving(ready)),
             ),
             Self::NotServing => (reading.reason.clone(), message_of(reading, main)),
         }
@@ -423,8 +496,14 @@ impl Standing {
     fn phase(&self, reading: &Reading) -> Phase {
         match self {
             Self::Serves { .. } | Self::ScaledToZero => Phase::Running,
-            Self::Applying | Self::Asking(_) | Self::NotAnswering { .. } => Phase::Deploying,
+            Self::ScalingToZero(_)
+            | Self::Applying
+            | Self::Settling(_)
+            | Self::Asking(_)
+            | Self::NotAnswering { .. }
+            | Self::Contradicted(_) => Phase::Deploying,
             Self::Obstructed(obstacle) if obstacle.lasting => Phase::Failed,
+            Self::Obstructed(_) if reading.phase == Phase::Running => Phase::Deploying,
             Self::Obstructed(_) | Self::NotServing => reading.phase,
         }
     }
@@ -433,11 +512,28 @@ impl Standing {
         match self {
             Self::Obstructed(obstacle) => Some(Note::warning(obstacle.reason, message)),
             Self::NotAnswering { .. } => Some(Note::warning(ProviderReason::NotAnswering, message)),
+            Self::Contradicted(gap) if !gap.is_shortage => Some(Note::warning(gap.reason, message)),
             _ if phase == Phase::Failed => Some(Note::new(
                 EventReason::ProviderError,
                 format!("Provider resource in error state: {message}"),
             )),
             _ => None,
+        }
+    }
+
+    /// Age of the state, if the upstream has to change it. A model that serves has nothing new to report, and pods that are not
+    /// ready explain a delay.
+    fn staleness(&self, seen: &Observed, created: Option<Timestamp>, reading: &Reading) -> Staleness {
+        let waits = match self {
+            Self::NotServing => matches!(reading.phase, Phase::Pending | Phase::Deploying) && !has_unready(seen),
+            Self::ScalingToZero(_) => true,
+            Self::Contradicted(gap) => !gap.is_shortage || !has_unready(seen),
+            _ => false,
+        };
+        if waits {
+            staleness(seen, [created, reading.last_change])
+        } else {
+            Staleness::Settled
         }
     }
 
@@ -448,6 +544,10 @@ impl Standing {
             Self::NotAnswering { next: Err(left), .. } => {
                 plan.look_again = Some(left);
                 Inquiry::Keep
+            }
+            Self::Settling(left) => {
+                plan.look_again = Some(left);
+                Inquiry::Forget
             }
             _ => Inquiry::Forget,
         };
@@ -518,11 +618,17 @@ pub(super) fn recreating(provider: &dyn Provider, seen: &Observed, prepared: &Pr
     } else {
         format!("Recreating: {}", reasons.join("; "))
     };
-    let drafts = vec![
+    let mut drafts = vec![
         compatible(provider),
         no(condition::RESOURCE_CREATED, ProviderReason::Recreating, &message),
         no(condition::READY, ProviderReason::Recreating, &message),
     ];
+    if let Some(child) = upstream_object(provider, seen)
+        && let Some(since) = &child.object.metadata.deletion_timestamp
+    {
+        let name = child.kind.named(&child.object.name_any());
+        drafts.extend(stale(seen, &name, &staleness(seen, [Some(since.0), None])));
+    }
     let status = ModelDeploymentStatus {
         phase: Some(Phase::Deploying),
         message: Some(message),
@@ -721,12 +827,12 @@ enum Staleness {
     Stale,
 }
 
-/// Only work in progress can be stale: a model that serves has nothing new to report.
-fn staleness(seen: &Observed, created: Option<Timestamp>, reading: &Reading) -> Staleness {
-    // Pods that are not ready explain the delay.
-    if !matches!(reading.phase, Phase::Pending | Phase::Deploying) || !seen.unready.is_empty() {
-        return Staleness::Settled;
-    }
+fn has_unready(seen: &Observed) -> bool {
+    seen.pods.iter().flatten().any(|pod| !pod.is_ready())
+}
+
+/// Whether work in progress that last changed at one of these times is stale.
+fn staleness(seen: &Observed, changes: [Option<Timestamp>; 2]) -> Staleness {
     // A model that was ready until a moment ago is not stale yet.
     let not_ready_since = seen
         .md
@@ -734,9 +840,10 @@ fn staleness(seen: &Observed, created: Option<Timestamp>, reading: &Reading) -> 
         .get_condition(condition::READY)
         .filter(|c| c.status != "True")
         .map_or(seen.now, |c| c.last_transition_time.0);
-    let last = [created, reading.last_change, Some(not_ready_since)]
+    let last = changes
         .into_iter()
         .flatten()
+        .chain([not_ready_since])
         .max()
         .unwrap_or(seen.now);
     match Duration::try_from(STALE_AFTER - seen.now.duration_since(last)) {

@@ -64,7 +64,7 @@ pub(super) fn endpoint(seen: &Observed, prepared: &Prepared, live: Option<&Dynam
                 message: message.clone(),
                 next: match left(seen, answer.at + wait(answer.attempt)) {
                     Some(left) => Err(left),
-                    None => Ok(first.attempt(answer.attempt.saturating_add(1))),
+                    None => Ok(first.attempt(answer.attempt.saturating_add(1), seen.answer_timeout)),
                 },
             },
         },
@@ -92,6 +92,7 @@ fn question(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) 
         id: String::new(),
         about,
         attempt: 0,
+        patience: seen.answer_timeout,
         at: ServicePort {
             namespace: seen.md.namespace()?.parse().ok()?,
             service: endpoint.service.as_deref()?.parse().ok()?,
@@ -100,7 +101,7 @@ fn question(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) 
         model: prepared.translation.model_name.clone(),
         generates: GENERATE.contains(&prepared.request.engine.as_str()),
     };
-    Some(question.attempt(1))
+    Some(question.attempt(1, seen.answer_timeout))
 }
 
 fn wait(attempt: u32) -> SignedDuration {
@@ -115,7 +116,7 @@ fn wait(attempt: u32) -> SignedDuration {
 }
 
 /// Time left until then; `None` if it has passed.
-fn left(seen: &Observed, until: jiff::Timestamp) -> Option<Duration> {
+pub(super) fn left(seen: &Observed, until: jiff::Timestamp) -> Option<Duration> {
     Duration::try_from(until.duration_since(seen.now))
         .ok()
         .filter(|left| !left.is_zero())

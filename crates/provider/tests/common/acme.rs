@@ -150,6 +150,7 @@ impl Provider for Acme {
                 port: Some(80),
             }),
             model_name: request.served_name.clone(),
+            components: Vec::new(),
             replicas,
             pod_label: Some(runway_api::labels::DEPLOYMENT),
         })
@@ -178,6 +179,7 @@ impl Provider for Acme {
             ready,
             available: ready,
             last_change,
+            ..Reading::silent()
         }
     }
 }
@@ -204,6 +206,7 @@ fn main_object(request: &Request, kind: Kind, version: String, replicas: i32) ->
     Object {
         immutable: zone.map(|zone| ("zone".to_owned(), zone.into())).into_iter().collect(),
         not_rolled_out: BTreeMap::new(),
+        reset: BTreeMap::new(),
         ..object(kind, version, request.name.clone(), json!({ "spec": spec }))
     }
 }
@@ -217,5 +220,6 @@ fn object(kind: Kind, version: String, name: String, body: Value) -> Object {
         body,
         immutable: BTreeMap::new(),
         not_rolled_out: BTreeMap::new(),
+        reset: BTreeMap::new(),
     }
 }

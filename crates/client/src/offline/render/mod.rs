@@ -188,9 +188,10 @@ fn observe(
         installed: state.installed(provider),
         invalid_settings: configured.invalid.clone(),
         children: observe::children(&SeenBy { state, provider }, provider, md),
-        unready: state.unready(provider, &namespace, &name),
+        pods: state.pods_of_model(provider, &namespace, &name),
         outage: None,
         verification: verification.clone(),
+        answer_timeout: configured.answer_timeout,
         now,
     }
 }

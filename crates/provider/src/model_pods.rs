@@ -1,0 +1,216 @@
+//! Pods of a model, as the watch shows them: the least from which a plan decides whether the model serves.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+use k8s_openapi::api::core::v1::{EnvVar, Pod};
+use kube::ResourceExt;
+use runway_operator::kubelet::{self, Unready};
+use serde_json::Value;
+
+use crate::contract::Provider;
+
+/// A pod with one of [`Provider::pod_labels`] that is neither being deleted nor completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelPod {
+    /// Name of the pod.
+    pub name: Box<str>,
+    /// The object that controls the pod.
+    pub controller: Option<Controller>,
+    /// Those of [`Provider::component_labels`] that the pod has.
+    pub labels: Vec<(&'static str, Box<str>)>,
+    /// Why the pod is not ready; `None` if it is ready.
+    pub unready: Option<Box<Unready>>,
+    pub(crate) containers: Box<[Running]>,
+}
+
+/// Kind and name of the object that controls a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Controller {
+    /// Kind, such as `ReplicaSet`.
+    pub kind: Box<str>,
+    /// Name, in the pod's namespace.
+    pub name: Box<str>,
+}
+
+/// A container of a pod. Commands, arguments and variables are kept as hashes, since they may be long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Running {
+    name: Box<str>,
+    image: Box<str>,
+    command: Box<[u64]>,
+    args: Box<[u64]>,
+    variables: Box<[u64]>,
+}
+
+/// A container that the pods of a component are asked to run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Container {
+    /// Name of the container.
+    pub name: &'static str,
+    /// Image of the container.
+    pub image: String,
+    /// Command; `None` if the upstream sets it.
+    pub command: Option<Vec<String>>,
+    /// Arguments; `None` if the upstream sets them.
+    pub args: Option<Vec<String>>,
+    /// Whether the upstream adds arguments of its own.
+    pub args_grow: bool,
+    /// Variables. The upstream may add others.
+    pub env: Vec<EnvVar>,
+}
+
+/// The first difference between a pod and the container that it is asked to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// It has no container of that name.
+    Container(&'static str),
+    /// It runs another image.
+    Image {
+        /// The image of the pod.
+        runs: String,
+        /// The image that is asked for.
+        wanted: String,
+    },
+    /// It runs another command.
+    Command,
+    /// It runs with other arguments.
+    Args,
+    /// A variable is missing or has another value.
+    Variable(String),
+}
+
+impl Container {
+    /// The container with this name from a pod template in which the provider sets everything that it runs; `None` if it has no image.
+    pub fn of(name: &'static str, container: &Value) -> Option<Self> {
+        let strings = |field: &str| {
+            let values = container[field].as_array().into_iter().flatten();
+            Some(values.filter_map(|value| value.as_str().map(str::to_owned)).collect())
+        };
+        Some(Self {
+            name,
+            image: container["image"].as_str()?.to_owned(),
+            command: strings("command"),
+            args: strings("args"),
+            args_grow: false,
+            env: serde_json::from_value(container["env"].clone()).unwrap_or_default(),
+        })
+    }
+}
+
+impl ModelPod {
+    /// The kept form of a pod; `None` if it is being deleted or completed, so that no request reaches it.
+    pub fn of(provider: &dyn Provider, pod: &Pod) -> Option<Self> {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if pod.metadata.deletion_timestamp.is_some() || phase == Some("Succeeded") {
+            return None;
+        }
+        let controller = pod
+            .owner_references()
+            .iter()
+            .find(|owner| owner.controller == Some(true));
+        let labels = provider.component_labels().iter();
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        Some(Self {
+            name: pod.name_any().into(),
+            controller: controller.map(|owner| Controller {
+                kind: owner.kind.as_str().into(),
+                name: owner.name.as_str().into(),
+            }),
+            labels: labels
+                .filter_map(|label| Some((*label, pod.labels().get(*label)?.as_str().into())))
+                .collect(),
+            unready: kubelet::unready(pod).map(Box::new),
+            containers: containers
+                .map(|container| Running {
+                    name: container.name.as_str().into(),
+                    image: container.image.as_deref().unwrap_or_default().into(),
+                    command: container.command.iter().flatten().map(hash).collect(),
+                    args: container.args.iter().flatten().map(hash).collect(),
+                    variables: container.env.iter().flatten().map(variable).collect(),
+                })
+                .collect(),
+        })
+    }
+
+    /// Whether the pod is ready.
+    pub fn is_ready(&self) -> bool {
+        self.unready.is_none()
+    }
+
+    /// Whether the pod has failed as a whole. Its workload replaces it, but the object remains.
+    pub fn has_ended(&self) -> bool {
+        self.unready.as_ref().is_some_and(|unready| unready.ended.is_some())
+    }
+
+    /// Whether the pod has all of these labels, which are some of [`Provider::component_labels`].
+    pub fn has(&self, labels: &[(&'static str, String)]) -> bool {
+        labels.iter().all(|(key, value)| {
+            let mut own = self.labels.iter();
+            own.any(|(label, found)| label == key && **found == **value)
+        })
+    }
+
+    /// The first difference from a container that the pod is asked to run.
+    ///
+    /// Registries of images are not compared: clusters have mirrors, which admission webhooks write into pods.
+    pub fn difference(&self, wanted: &Container) -> Option<Difference> {
+        let Some(running) = self.containers.iter().find(|c| *c.name == *wanted.name) else {
+            return Some(Difference::Container(wanted.name));
+        };
+        if last_part(&running.image) != last_part(&wanted.image) {
+            return Some(Difference::Image {
+                runs: running.image.to_string(),
+                wanted: wanted.image.clone(),
+            });
+        }
+        if let Some(command) = &wanted.command
+            && !command.iter().map(hash).eq(running.command.iter().copied())
+        {
+            return Some(Difference::Command);
+        }
+        if let Some(args) = &wanted.args {
+            let mut running = running.args.iter().copied();
+            let are_there = args.iter().map(hash).all(|arg| match wanted.args_grow {
+                true => running.any(|found| found == arg),
+                false => running.next() == Some(arg),
+            });
+            if !are_there || !wanted.args_grow && running.next().is_some() {
+                return Some(Difference::Args);
+            }
+        }
+        let mut asked = wanted.env.iter();
+        let missing = asked.find(|asked| !running.variables.contains(&variable(asked)))?;
+        Some(Difference::Variable(missing.name.clone()))
+    }
+
+    /// The image of a container.
+    pub fn image(&self, container: &str) -> Option<&str> {
+        let found = self.containers.iter().find(|running| *running.name == *container)?;
+        Some(&found.image)
+    }
+}
+
+/// Name and tag of an image, without registry and path.
+fn last_part(image: &str) -> &str {
+    image.rsplit_once('/').map_or(image, |(_, last)| last)
+}
+
+/// Hash of a variable. Of a reference only the object and the key count: the API server adds defaults to others.
+fn variable(variable: &EnvVar) -> u64 {
+    let from = variable.value_from.as_ref();
+    let secret = from.and_then(|from| from.secret_key_ref.as_ref());
+    let config_map = from.and_then(|from| from.config_map_key_ref.as_ref());
+    hash(&(
+        &variable.name,
+        variable.value.as_deref().unwrap_or_default(),
+        secret.map(|reference| (&reference.name, &reference.key)),
+        config_map.map(|reference| (&reference.name, &reference.key)),
+    ))
+}
+
+fn hash<T: Hash + ?Sized>(value: &T) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
