@@ -11,7 +11,6 @@ use clap_complete::engine::{self, ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 use k8s_openapi::api::core::v1;
 use kube::api::ListParams;
-use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
 use runway_api::Namespace;
 use runway_client::cluster::Cluster;
@@ -225,7 +224,6 @@ async fn live(names: Names, words: &Words, typed: &str) -> Option<Vec<String>> {
 }
 
 fn contexts(client: &ClientArgs) -> Option<Vec<String>> {
-    let file = client.kubeconfig.as_ref();
-    let file = file.map_or_else(Kubeconfig::read, Kubeconfig::read_from).ok()?;
+    let file = client.kubeconfig().ok()?;
     Some(file.contexts.into_iter().map(|context| context.name).collect())
 }

@@ -8,6 +8,8 @@ use kube::{Client, Config};
 use runway_api::{Namespace, name};
 use secrecy::ExposeSecret;
 
+use crate::kubeconfig::{self, Unreadable};
+
 /// Arguments that select the cluster. Defaults to `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ClientArgs {
@@ -22,14 +24,9 @@ pub struct ClientArgs {
 /// Reason why a client cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kubeconfig file cannot be read.
-    #[error("cannot read the kubeconfig {}", path.display())]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: Box<kube::config::KubeconfigError>,
-    },
+    /// A kubeconfig file cannot be read.
+    #[error(transparent)]
+    File(#[from] Unreadable),
     /// The kubeconfig lacks the selected context, cluster or user.
     #[error("the kubeconfig cannot be used (does the context exist?)")]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
@@ -42,8 +39,8 @@ pub enum Error {
     )]
     Token,
     /// Neither a kubeconfig nor a pod's service account is available.
-    #[error("no cluster to talk to: give --kubeconfig FILE, set KUBECONFIG, or run inside a cluster")]
-    Nowhere(#[source] Box<kube::config::InferConfigError>),
+    #[error("no cluster to talk to: give --kubeconfig FILE or --context NAME, set KUBECONFIG, or run inside a cluster")]
+    Nowhere(#[source] Box<kube::config::InClusterError>),
     /// The configuration is not supported.
     #[error("cannot make a client from the kubeconfig (are its certificates whole?)")]
     Client(#[source] Box<kube::Error>),
@@ -81,20 +78,23 @@ impl ClientArgs {
     /// # Errors
     /// No kubeconfig is usable, its namespace is not a valid name, or its token does not fit into a header.
     pub async fn config(&self) -> Result<Config, Error> {
-        let config = match &self.kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path).map_err(|source| Error::File {
-                    path: path.clone(),
-                    source: Box::new(source),
-                })?;
-                return self.config_of(file).await;
-            }
-            None if self.context.is_some() => Config::from_kubeconfig(&self.options())
-                .await
-                .map_err(|e| Error::Kubeconfig(Box::new(e)))?,
-            None => Config::infer().await.map_err(|e| Error::Nowhere(Box::new(e)))?,
-        };
-        checked(config)
+        let file = self.kubeconfig()?;
+        if self.kubeconfig.is_none() && self.context.is_none() && file.current_context.is_none() {
+            let config = Config::incluster().map_err(|e| Error::Nowhere(Box::new(e)))?;
+            return checked(config);
+        }
+        self.config_of(file).await
+    }
+
+    /// The kubeconfig for these arguments. It is empty if there is none.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn kubeconfig(&self) -> Result<Kubeconfig, Unreadable> {
+        match &self.kubeconfig {
+            Some(path) => kubeconfig::read(path),
+            None => kubeconfig::read_all(kubeconfig::default_paths()),
+        }
     }
 
     /// The configuration that these arguments select in a kubeconfig.
@@ -102,17 +102,15 @@ impl ClientArgs {
     /// # Errors
     /// The context does not exist or cannot be used, its namespace is not a name, or its token is not text for a header.
     pub async fn config_of(&self, kubeconfig: Kubeconfig) -> Result<Config, Error> {
-        let config = Config::from_custom_kubeconfig(kubeconfig, &self.options())
-            .await
-            .map_err(|e| Error::Kubeconfig(Box::new(e)))?;
-        checked(config)
-    }
-
-    fn options(&self) -> KubeConfigOptions {
-        KubeConfigOptions {
+        let options = KubeConfigOptions {
             context: self.context.clone(),
             ..KubeConfigOptions::default()
-        }
+        };
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .map_err(|e| Error::Kubeconfig(Box::new(e)))?;
+        kubeconfig::prefer_token_file(&mut config.auth_info);
+        checked(config)
     }
 
     /// Creates a client; sends no request.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`process`] | process of a controller: arguments and shared parts |
 //! | [`client`] | client with its command line arguments |
+//! | `kubeconfig` | kubeconfigs, read as kubectl reads them |
 //! | [`breaker`] | circuit breaker of all clients of a process |
 //! | [`plan`] | result of a pure planner: objects, deletions, status, Events |
 //! | [`apply`] | the only writer |
@@ -43,6 +44,7 @@ pub mod events;
 mod failing;
 pub mod health;
 pub mod json;
+mod kubeconfig;
 pub mod kubelet;
 pub mod lease;
 pub mod listen;
