@@ -5,6 +5,7 @@
 //! | [`capabilities`](mod@capabilities) | whether the provider supports the spec, pure; at admission only |
 //! | [`defaults`] | default values, pure |
 //! | [`validate`](mod@validate) | violations and warnings, pure; also used at reconcile and by `render` |
+//! | `model_id` | remedies for a URL in the place of an ID on the hub |
 //! | [`handlers`] | the two webhooks, as an axum router |
 //! | [`manifests`] | webhook configurations |
 
@@ -12,6 +13,7 @@ pub mod capabilities;
 pub mod defaults;
 pub mod handlers;
 pub mod manifests;
+mod model_id;
 #[cfg(test)]
 mod tests;
 pub mod validate;

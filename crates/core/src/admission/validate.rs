@@ -16,6 +16,7 @@ use runway_operator::json;
 
 use runway_operator::quantity::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
 
+use super::model_id;
 use crate::providers::{Providers, Registered};
 use crate::selection;
 use runway_api::syntax;
@@ -174,7 +175,11 @@ fn check_model(spec: &ModelDeploymentSpec, findings: &mut Findings) {
                 "spec.model.id",
                 "model.id must not contain spaces or control characters: use the ID on the hub, such as org/model",
             ),
-            Some(_) => {}
+            Some(id) => {
+                if let Some(remedy) = model_id::instead_of_url(id) {
+                    findings.refuse("spec.model.id", format!("model.id must not be a URL: {remedy}"));
+                }
+            }
         },
         ModelSource::Custom => {
             if spec.model.served_name.as_ref().is_some_and(|name| !name.is_empty()) {

@@ -176,6 +176,75 @@ fn documented_messages_are_used_verbatim() {
 }
 
 #[test]
+fn url_as_model_id_is_refused_with_a_remedy() {
+    let remedy = |id: &str| {
+        let found = errors(spec(json!({"model": {"id": id}})));
+        let [(field, message)] = found.as_slice() else {
+            panic!("{id}: {found:?}");
+        };
+        assert_eq!(field, "spec.model.id", "{id}");
+        message
+            .strip_prefix("model.id must not be a URL: ")
+            .unwrap_or(message)
+            .to_owned()
+    };
+    for id in [
+        "https://huggingface.co/Qwen/Qwen3-8B",
+        "HTTPS://HuggingFace.co/Qwen/Qwen3-8B/",
+        "http://www.huggingface.co/Qwen/Qwen3-8B?library=vllm",
+        "https://huggingface.co/Qwen/Qwen3-8B#usage",
+        "https://huggingface.co/Qwen/Qwen3-8B/tree/main",
+        "https://hf.co/Qwen/Qwen3-8B/blob/main/config.json",
+        "huggingface.co/Qwen/Qwen3-8B",
+        "hf.co/Qwen/Qwen3-8B",
+        "hf://Qwen/Qwen3-8B",
+    ] {
+        assert_eq!(remedy(id), "use the ID on the hub, Qwen/Qwen3-8B", "{id}");
+    }
+    for id in [
+        "https://huggingface.co/Qwen",
+        "https://huggingface.co",
+        "https://huggingface.co/datasets/org/name",
+        "https://example.com/Qwen/Qwen3-8B",
+        "https://user@huggingface.co/Qwen/Qwen3-8B",
+        "hf://",
+        "://",
+        "ftp://example.com/model",
+    ] {
+        assert_eq!(remedy(id), "use the ID on the hub, such as org/model", "{id}");
+    }
+    for (id, expected) in [
+        (
+            "s3://bucket/model",
+            "for a model in object storage, set model.source to custom, spec.image to an image of an engine that can read it, and engine.args.model to the URL",
+        ),
+        (
+            "file:///models/qwen",
+            "for a model in files, mount them with model.storage.volumes, and set model.source to custom, spec.image to an image of the engine, and engine.args.model to the path",
+        ),
+        (
+            "oci://registry.example.com/models/qwen:1",
+            "for a model in an OCI image, mount it as an image in model.storage.volumes, and set model.source to custom, spec.image to an image of the engine, and engine.args.model to the path",
+        ),
+        (
+            "ollama://llama3",
+            "models of the Ollama library cannot be loaded; use the ID of the model on the hub, such as org/model",
+        ),
+    ] {
+        assert_eq!(remedy(id), expected, "{id}");
+    }
+}
+
+#[test]
+fn ids_and_paths_are_not_urls() {
+    for id in ["Qwen/Qwen3-8B", "gpt2", "org/model:Q4_K_M", "/models/qwen", "org/hf.co"] {
+        assert_eq!(errors(spec(json!({"model": {"id": id}}))), [], "{id}");
+    }
+    let custom = json!({"model": {"source": "custom", "id": "s3://bucket/model"}, "image": "example.com/engine:1"});
+    assert_eq!(errors(spec(custom)), []);
+}
+
+#[test]
 fn valid_specs_cause_no_warning() {
     for spec in [
         spec(json!({})),
