@@ -77,7 +77,8 @@ pub enum Command {
     Endpoint(TargetArgs),
     /// Chat with a model through the API server, without port forwarding
     ///
-    /// Without PROMPT, the prompt is read from standard input; on a terminal, an interactive chat starts. Requires permission
+    /// Without PROMPT, the prompt is read from standard input; on a terminal, an interactive chat starts. The answer is written
+    /// to stdout; reasoning, calls of tools and the reason why an answer ended early are written to stderr. Requires permission
     /// to create services/proxy.
     Chat(ChatArgs),
     /// Pause reconciliation of the given objects; their pods keep running, and deletion still works

@@ -1,6 +1,6 @@
 //! Dispatch of each command to its implementation.
 
-use std::io::Read;
+use std::io::{self, IsTerminal, Read};
 
 use clap::Parser;
 use runway_client::cluster::Cluster;
@@ -44,7 +44,10 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
             let cluster = Cluster::connect_to_follow(&line.client)
                 .await
                 .map_err(verbs::Error::from)?;
-            Ok(chat::chat(args, &cluster, &mut Terminal { stdin }).await?)
+            let look = Look {
+                terminal: io::stderr().is_terminal() && !line.no_color,
+            };
+            Ok(chat::chat(args, &cluster, &mut Terminal { stdin }, look).await?)
         }
         Command::Deploy(args) => Box::pin(deploy::deploy(args, &line.client, &mut Terminal { stdin })).await,
         Command::Pause(args) | Command::Resume(args) => {

@@ -15,6 +15,12 @@ impl Terminal<'_> {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
+    /// Writes text to stderr, without a line break.
+    pub fn write(&mut self, text: &str) {
+        // A closed stderr cannot be reported.
+        let _ = write!(io::stderr(), "{text}");
+    }
+
     /// Asks for confirmation. Everything but `y` and `yes` is a no, including the end of the input.
     pub fn ask(&mut self, question: &str) -> bool {
         let answer = self
@@ -26,7 +32,7 @@ impl Terminal<'_> {
 
     /// Asks for a line; `None` at the end of the input.
     pub fn line(&mut self, question: &str) -> Option<String> {
-        let _ = write!(io::stderr(), "{question}");
+        self.write(question);
         let mut line = Vec::new();
         let mut byte = [0];
         loop {

@@ -181,6 +181,15 @@ impl Look {
         format!("{style}{text}{style:#}")
     }
 
+    /// Dimmed text.
+    pub fn faint(self, text: &str) -> String {
+        if !self.terminal {
+            return text.to_owned();
+        }
+        let style = Style::new().dimmed();
+        format!("{style}{text}{style:#}")
+    }
+
     /// Bold text.
     pub fn strong(self, text: &str) -> String {
         if !self.terminal {

@@ -417,11 +417,33 @@ async fn a_model_is_talked_to_through_the_api_server_with_a_script_and_without()
         Ok(page)
     })
     .await?;
-    ensure!(page.body.contains("3: second of gemma"), "{}", page.body);
-    let words = user.post(chat, &[&said[..], &[("stream", "true")]].concat()).await?;
+    for said in [
+        r#"<li class="aside">Hm</li>"#,
+        r#"<li class="assistant">3: second of gemma</li>"#,
+        r#"<li class="note">the answer was cut off"#,
+    ] {
+        ensure!(page.body.contains(said), "{}", page.body);
+    }
+    let answer = user.post(chat, &[&said[..], &[("stream", "true")]].concat()).await?;
+    let lines: Vec<serde_json::Value> = answer
+        .body
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    let of_kind = |kind: &str| {
+        lines
+            .iter()
+            .filter(|part| part["kind"] == kind)
+            .filter_map(|part| part["text"].as_str())
+            .collect::<String>()
+    };
     ensure!(
-        words.code == 200 && words.body.contains("3: second of gemma"),
-        "{words:?}"
+        answer.code == 200 && of_kind("text") == "3: second of gemma",
+        "{answer:?}"
+    );
+    ensure!(
+        of_kind("reasoning") == "Hm" && of_kind("note").contains("cut off"),
+        "{answer:?}"
     );
     let refused = user.post(chat, &[("message", "fail"), ("stream", "true")]).await?;
     ensure!(refused.body.contains("out of memory"), "{refused:?}");
@@ -497,8 +519,13 @@ fn echoing_model() -> axum::Router {
             last.to_owned(),
             format!(" of {}", asked["model"].as_str().unwrap_or_default()),
         ];
-        let pieces = words.map(|word| format!("data: {}\n\n", json!({"choices": [{"delta": {"content": word}}]})));
-        format!("{}data: [DONE]\n\n", pieces.concat())
+        let event = |delta, reason| json!({"choices": [{"delta": delta, "finish_reason": reason}]}).to_string();
+        let thought = [event(json!({"reasoning_content": "Hm"}), json!(null))];
+        let answer = words.map(|word| event(json!({"content": word}), json!(null)));
+        let end = [event(json!({}), json!("length")), "[DONE]".to_owned()];
+        let events = thought.into_iter().chain(answer).chain(end);
+        let events: Vec<_> = events.map(|data| format!("data: {data}\r\n\r\n")).collect();
+        events.concat()
     });
     axum::Router::new()
         .route("/v1/models", models)

@@ -230,21 +230,33 @@ document.addEventListener('submit', async (event) => {
   const history = [...talk.querySelectorAll('li.user, li.assistant')].map((turn) => ({ role: turn.className, content: turn.textContent }));
   add('user', text);
   box.value = '';
-  const answer = add('assistant', '');
-  answer.setAttribute('aria-busy', 'true');
+  talk.setAttribute('aria-busy', 'true');
+  const roles = { text: 'assistant', reasoning: 'aside', 'tool-call': 'aside' };
+  let turn;
+  const write = (kind, words) => {
+    const role = roles[kind] ?? kind;
+    if (turn?.className !== role) turn = add(role, '');
+    turn.textContent += words;
+    turn.scrollIntoView({ block: 'nearest' });
+  };
   const body = new URLSearchParams({ csrf, stream: 'true', message: text, history: JSON.stringify(history) });
   try {
     const response = await fetch(form.action, { method: 'POST', body });
-    if (!response.ok) answer.className = 'fault';
-    await pour(response, (words) => {
-      answer.textContent += words;
-      answer.scrollIntoView({ block: 'nearest' });
-    });
+    if (response.ok) {
+      // Each line is a part of the answer.
+      let rest = '';
+      await pour(response, (text) => {
+        const lines = (rest + text).split('\n');
+        rest = lines.pop();
+        for (const part of lines.map((line) => JSON.parse(line))) write(part.kind, part.text);
+      });
+    } else {
+      write('fault', await response.text());
+    }
   } catch (error) {
-    answer.className = 'fault';
-    answer.textContent += `The response ended early: ${error.message}`;
+    write('fault', `The response ended early: ${error.message}`);
   }
-  answer.removeAttribute('aria-busy');
+  talk.removeAttribute('aria-busy');
   box.focus();
 });
 

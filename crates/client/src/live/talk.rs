@@ -1,12 +1,21 @@
 //! A talk with a model through the API server's proxy, so that no port has to be forwarded: as the user, who needs the right
 //! to create `services/proxy`.
 
-use futures::{AsyncBufReadExt, Stream, StreamExt};
+use std::collections::VecDeque;
+use std::io;
+
+use bytes::Bytes;
+use futures::future::{Either, ready};
+use futures::stream::once;
+use futures::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, Stream, StreamExt, TryFutureExt, TryStreamExt};
 use kube::api::{GetParams, PostParams, Request};
 use serde_json::Value;
+use sse_stream::SseByteStream;
+use tokio_util::compat::FuturesAsyncReadCompatExt;
+use tokio_util::io::ReaderStream;
 
 use crate::live::cluster::{self, Cluster};
-use crate::view::chat::{self, Message, Options, Piece};
+use crate::view::chat::{self, Message, Options, Part};
 use crate::view::endpoint::Access;
 
 /// Failure of a request to a model.
@@ -58,7 +67,7 @@ impl<'a> Talk<'a> {
         &self,
         messages: &[Message],
         options: &Options,
-    ) -> Result<impl Stream<Item = Result<String, Error>> + Send + use<>, Error> {
+    ) -> Result<impl Stream<Item = Result<Part, Error>> + Send + use<>, Error> {
         let body = chat::body(&self.model, messages, options);
         let path = format!("{}/v1/chat/completions", self.access.proxy_path);
         let doing = format!("send a request to {} at service {}", self.model, self.access.service);
@@ -67,7 +76,8 @@ impl<'a> Talk<'a> {
         let stream = self.cluster.client().request_stream(request).await;
         let stream = stream.map_err(|e| explain(self.cluster, &self.access, e, doing.clone()))?;
         let heard = Heard {
-            lines: Box::pin(stream.lines()),
+            events: Box::pin(events(Box::pin(stream))),
+            parts: VecDeque::new(),
             doing,
             spoke: false,
         };
@@ -80,30 +90,58 @@ impl<'a> Talk<'a> {
     }
 }
 
+/// Data of each event of a response. A server that does not stream sends one JSON object, also for an error.
+fn events(mut body: impl AsyncBufRead + Send + Unpin) -> impl Stream<Item = Result<String, String>> + Send {
+    let events = async move {
+        let start = body.fill_buf().await?;
+        if start.trim_ascii_start().starts_with(b"{") {
+            let mut whole = String::new();
+            body.read_to_string(&mut whole).await?;
+            return Ok(Either::Left(once(ready(Ok(whole)))));
+        }
+        // Some servers omit the empty line after the last event.
+        let end = once(ready(Ok(Bytes::from_static(b"\n\n"))));
+        let events = SseByteStream::new(ReaderStream::new(body.compat()).chain(end));
+        let data = events.try_filter_map(|event| ready(Ok(event.data.filter(|data| !data.is_empty()))));
+        Ok(Either::Right(data.map_err(early)))
+    };
+    events
+        .map_err(|error: io::Error| early(sse_stream::Error::Body(error.into())))
+        .try_flatten_stream()
+}
+
+fn early(error: sse_stream::Error) -> String {
+    match error {
+        sse_stream::Error::Body(error) => format!("the response ended early: {error}"),
+        error => format!("the response is not a stream of events: {error}"),
+    }
+}
+
 /// An answer that is being heard.
-struct Heard<L> {
-    lines: L,
+struct Heard<E> {
+    events: E,
+    /// Parts of the last event.
+    parts: VecDeque<Part>,
     doing: String,
     spoke: bool,
 }
 
-impl<L: Stream<Item = std::io::Result<String>> + Unpin> Heard<L> {
-    async fn next(&mut self) -> Option<Result<String, Error>> {
+impl<E: Stream<Item = Result<String, String>> + Unpin> Heard<E> {
+    async fn next(&mut self) -> Option<Result<Part, Error>> {
         loop {
-            let piece = match self.lines.next().await {
-                Some(Ok(line)) => chat::piece(&line),
-                Some(Err(error)) => Piece::Failed(format!("the response ended early: {error}")),
-                None => Piece::Done,
+            if let Some(part) = self.parts.pop_front() {
+                self.spoke |= !matches!(part, Part::Note(_));
+                return Some(Ok(part));
+            }
+            let parts = match self.events.next().await {
+                Some(Ok(data)) if data != "[DONE]" => chat::parts(&data),
+                Some(Err(error)) => Err(error),
+                _ if self.spoke => return None,
+                _ => Err("the response is empty".to_owned()),
             };
-            match piece {
-                Piece::Nothing => {}
-                Piece::Text(text) => {
-                    self.spoke = true;
-                    return Some(Ok(text));
-                }
-                Piece::Failed(message) => return Some(Err(refused(self.doing.clone(), message))),
-                Piece::Done if self.spoke => return None,
-                Piece::Done => return Some(Err(refused(self.doing.clone(), "the response is empty".to_owned()))),
+            match parts {
+                Ok(parts) => self.parts = parts.into(),
+                Err(message) => return Some(Err(refused(self.doing.clone(), message))),
             }
         }
     }
@@ -138,4 +176,42 @@ fn explain(cluster: &Cluster, access: &Access, error: kube::Error, doing: String
 
 fn refused(doing: String, message: String) -> Error {
     Error::Refused { doing, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use futures::io::Cursor;
+
+    use super::*;
+
+    fn heard(body: &str) -> Vec<Result<String, String>> {
+        block_on(events(Cursor::new(body.to_owned())).collect())
+    }
+
+    #[test]
+    fn events_are_separated_as_in_the_standard() {
+        let wanted = ["{\"a\":\n1}", "b", "[DONE]"].map(|data| Ok(data.to_owned()));
+        let body = "\u{feff}: comment\nevent: x\ndata: {\"a\":\ndata: 1}\n\ndata:b\n\n\ndata:\n\ndata: [DONE]\n\n";
+        assert_eq!(heard(body), wanted);
+        for end in ["\r", "\r\n"] {
+            assert_eq!(heard(&body.replace('\n', end)), wanted, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn last_event_may_lack_its_empty_line() {
+        for end in ["", "\n", "\r\n"] {
+            assert_eq!(heard(&format!("data: a{end}")), [Ok("a".to_owned())], "{end:?}");
+        }
+    }
+
+    #[test]
+    fn response_that_is_not_a_stream_is_one_event() {
+        assert_eq!(
+            heard("\n{\n  \"error\": 1\n}\n"),
+            [Ok("\n{\n  \"error\": 1\n}\n".to_owned())]
+        );
+        assert_eq!(heard(""), []);
+    }
 }

@@ -41,46 +41,59 @@ pub fn model(expected: Option<&str>, models: &Value) -> Option<String> {
     known.or_else(|| names.first().copied()).or(expected).map(str::to_owned)
 }
 
-/// A piece of a streamed answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// More words.
+/// A part of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", content = "text", rename_all = "kebab-case")]
+pub enum Part {
+    /// Words of the answer, or of the model's refusal to answer.
     Text(String),
-    /// That was all.
-    Done,
-    /// The server gave up.
-    Failed(String),
-    /// A line without text: an empty line, a comment, a role.
-    Nothing,
+    /// Words of the reasoning that precedes the answer.
+    Reasoning(String),
+    /// Name or arguments of a call of a tool.
+    ToolCall(String),
+    /// Reason why the answer ended early.
+    Note(String),
 }
 
-/// Parses one line of a stream of server-sent events.
-pub fn piece(line: &str) -> Piece {
-    let Some(data) = line.trim_end().strip_prefix("data:").map(str::trim_start) else {
-        // A server that cannot stream answers in one piece, or with an error.
-        return serde_json::from_str(line).map_or(Piece::Nothing, |whole: Value| of_value(&whole));
-    };
-    if data == "[DONE]" {
-        return Piece::Done;
-    }
-    match serde_json::from_str::<Value>(data) {
-        Ok(value) => of_value(&value),
-        Err(_) => Piece::Failed(format!("the server sent invalid JSON: {data}")),
-    }
-}
-
-fn of_value(value: &Value) -> Piece {
-    if let Some(error) = value.get("error") {
+/// Parses the data of one event of a streamed answer, or a whole answer.
+///
+/// # Errors
+/// The data is an error of the server, or not JSON.
+pub fn parts(data: &str) -> Result<Vec<Part>, String> {
+    let value: Value = serde_json::from_str(data).map_err(|_| format!("the server sent invalid JSON: {data}"))?;
+    if let Some(error) = value.get("error").filter(|error| !error.is_null()) {
         let message = error["message"].as_str().or_else(|| error.as_str());
-        return Piece::Failed(message.map_or_else(|| error.to_string(), str::to_owned));
+        return Err(message.map_or_else(|| error.to_string(), str::to_owned));
     }
     let choice = &value["choices"][0];
-    let text = choice["delta"]["content"]
-        .as_str()
-        .or_else(|| choice["message"]["content"].as_str());
-    match text {
-        Some(text) if !text.is_empty() => Piece::Text(text.to_owned()),
-        _ => Piece::Nothing,
+    let said = choice.get("delta").unwrap_or_else(|| &choice["message"]);
+    let text = |field: &str| said[field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    // vLLM renamed the field, and some servers send both.
+    let reasoning = text("reasoning_content").or_else(|| text("reasoning"));
+    let words = [text("content"), text("refusal")];
+    let calls = said["tool_calls"].as_array().into_iter().flatten().flat_map(tool_call);
+    let parts = reasoning.map(Part::Reasoning).into_iter();
+    let parts = parts.chain(words.into_iter().flatten().map(Part::Text));
+    let parts = parts.chain(calls.map(Part::ToolCall));
+    Ok(parts.chain(early_end(choice).map(Part::Note)).collect())
+}
+
+/// The first event of a call has the name; the arguments follow in pieces.
+fn tool_call(call: &Value) -> impl Iterator<Item = String> {
+    let name = call["function"]["name"].as_str().filter(|name| !name.is_empty());
+    let name = name.map(|name| format!("[call of tool {name}] "));
+    let arguments = call["function"]["arguments"].as_str().filter(|text| !text.is_empty());
+    name.into_iter().chain(arguments.map(str::to_owned))
+}
+
+fn early_end(choice: &Value) -> Option<String> {
+    match choice["finish_reason"].as_str()? {
+        "" | "stop" | "eos_token" | "stop_sequence" | "tool_calls" | "function_call" => None,
+        "length" => Some(
+            "the answer was cut off: it reached the maximum number of tokens of the request, the server or the model (finish_reason length)"
+                .to_owned(),
+        ),
+        reason => Some(format!("the server ended the answer early (finish_reason {reason})")),
     }
 }
 
@@ -89,35 +102,75 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_read_line_by_line() {
-        let lines = [
+    fn events_are_parsed_into_parts() {
+        let text = |text: &str| Part::Text(text.to_owned());
+        let reasoning = |text: &str| Part::Reasoning(text.to_owned());
+        let call = |text: &str| Part::ToolCall(text.to_owned());
+        let delta = |delta: Value| json!({ "choices": [{ "delta": delta, "finish_reason": null }] });
+        let arguments = json!({ "function": { "arguments": "{\"city\": \"Bonn\"}" } });
+        for (event, wanted) in [
+            (delta(json!({ "role": "assistant", "content": "" })), vec![]),
+            (delta(json!({ "content": "Hel" })), vec![text("Hel")]),
             (
-                "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}",
-                Piece::Nothing,
+                json!({ "choices": [{ "message": { "content": "whole" } }] }),
+                vec![text("whole")],
             ),
             (
-                "data: {\"choices\":[{\"delta\":{\"content\":\"Hel\"}}]}",
-                Piece::Text("Hel".to_owned()),
+                delta(json!({ "reasoning_content": "Let", "content": null })),
+                vec![reasoning("Let")],
             ),
             (
-                "data:{\"choices\":[{\"delta\":{\"content\":\"lo\"}}]}\r",
-                Piece::Text("lo".to_owned()),
+                delta(json!({ "reasoning": "me", "reasoning_content": "me" })),
+                vec![reasoning("me")],
             ),
-            (": keep-alive", Piece::Nothing),
-            ("", Piece::Nothing),
-            ("data: [DONE]", Piece::Done),
             (
-                "data: {\"error\":{\"message\":\"too long\"}}",
-                Piece::Failed("too long".to_owned()),
+                delta(json!({ "reasoning": "see.", "content": "Yes" })),
+                vec![reasoning("see."), text("Yes")],
             ),
-            ("data: {", Piece::Failed("the server sent invalid JSON: {".to_owned())),
+            (delta(json!({ "refusal": "I cannot" })), vec![text("I cannot")]),
             (
-                "{\"choices\":[{\"message\":{\"content\":\"whole\"}}]}",
-                Piece::Text("whole".to_owned()),
+                delta(json!({ "tool_calls": [{ "function": { "name": "weather", "arguments": "" } }] })),
+                vec![call("[call of tool weather] ")],
             ),
-        ];
-        for (line, wanted) in lines {
-            assert_eq!(piece(line), wanted, "{line}");
+            (
+                delta(json!({ "tool_calls": [arguments] })),
+                vec![call("{\"city\": \"Bonn\"}")],
+            ),
+            (
+                json!({ "choices": [], "usage": { "total_tokens": 7 }, "error": null }),
+                vec![],
+            ),
+        ] {
+            assert_eq!(parts(&event.to_string()), Ok(wanted), "{event}");
+        }
+    }
+
+    #[test]
+    fn early_end_of_an_answer_is_a_note() {
+        for (reason, expected) in [
+            ("stop", None),
+            ("tool_calls", None),
+            ("length", Some("cut off")),
+            ("content_filter", Some("content_filter")),
+        ] {
+            let event = json!({ "choices": [{ "delta": {}, "finish_reason": reason }] });
+            let found = parts(&event.to_string()).unwrap();
+            match (found.as_slice(), expected) {
+                ([], None) => {}
+                ([Part::Note(note)], Some(expected)) => assert!(note.contains(expected), "{note}"),
+                _ => panic!("{reason}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn errors_of_the_server_are_reported() {
+        for (data, message) in [
+            (r#"{"error": {"message": "too long"}}"#, "too long"),
+            (r#"{"error": "too long"}"#, "too long"),
+            ("{", "the server sent invalid JSON: {"),
+        ] {
+            assert_eq!(parts(data), Err(message.to_owned()));
         }
     }
 

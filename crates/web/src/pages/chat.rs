@@ -8,12 +8,13 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use runway_api::{ModelDeployment, Phase};
-use runway_client::chat::{Message, Options};
+use runway_client::chat::{Message, Options, Part};
 use runway_client::endpoint;
 use runway_client::talk::{Error, Talk};
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
 use serde::Deserialize;
+use serde_json::json;
 
 use super::deployment::{Head, find};
 use crate::form::Pairs;
@@ -58,42 +59,49 @@ pub async fn ask(Asker(session): Asker, Of { namespace, name }: Of, Sent(sent): 
     };
     let bit_by_bit = sent.get("stream") == Some("true");
     let mut messages = messages(&sent);
-    let words = match begin(&session, &md, &messages).await {
-        Ok(words) => words,
+    let parts = match begin(&session, &md, &messages).await {
+        Ok(parts) => parts,
         Err((status, text)) if bit_by_bit => return (status, text).into_response(),
         Err((status, text)) => return page(&session, &md, status, messages, text),
     };
     if bit_by_bit {
-        // What breaks off says so in its last words.
-        let words =
-            words.map(|said| Ok::<_, std::convert::Infallible>(said.unwrap_or_else(|e| format!("\n[{}]", chain(&e)))));
-        let words = words.take_until(session.over());
-        return ([(CONTENT_TYPE, "text/plain; charset=utf-8")], Body::from_stream(words)).into_response();
+        // One line of JSON for each part. What breaks off says so in its last line.
+        let lines = parts.map(|part| {
+            let line = part.map_or_else(|e| json!({"kind": "fault", "text": chain(&e)}), |part| json!(part));
+            Ok::<_, std::convert::Infallible>(format!("{line}\n"))
+        });
+        let lines = lines.take_until(session.over());
+        return ([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response();
     }
-    pin_mut!(words);
-    let (mut content, mut fault) = (String::new(), String::new());
-    loop {
-        match words.try_next().await {
-            Ok(Some(text)) => content.push_str(&text),
-            Ok(None) => break,
-            Err(error) => {
-                fault = chain(&error);
-                break;
-            }
+    pin_mut!(parts);
+    let fault = loop {
+        match parts.try_next().await {
+            Ok(Some(part)) => add(&mut messages, part),
+            Ok(None) => break String::new(),
+            Err(error) => break chain(&error),
         }
-    }
-    messages.push(Message {
-        role: "assistant",
-        content,
-    });
+    };
     page(&session, &md, StatusCode::OK, messages, fault)
+}
+
+/// Adds a part to the last message, or a message with a role of its own. Only those of user and assistant are sent to the model.
+fn add(messages: &mut Vec<Message>, part: Part) {
+    let (role, text) = match part {
+        Part::Text(text) => ("assistant", text),
+        Part::Reasoning(text) | Part::ToolCall(text) => ("aside", text),
+        Part::Note(text) => ("note", text),
+    };
+    match messages.last_mut().filter(|last| last.role == role) {
+        Some(last) => last.content.push_str(&text),
+        None => messages.push(Message { role, content: text }),
+    }
 }
 
 async fn begin(
     session: &Session,
     md: &ModelDeployment,
     messages: &[Message],
-) -> Result<impl futures::Stream<Item = Result<String, Error>> + Send + use<>, (StatusCode, String)> {
+) -> Result<impl futures::Stream<Item = Result<Part, Error>> + Send + use<>, (StatusCode, String)> {
     let lens = &session.lens;
     let cluster = lens.cluster();
     let access = endpoint::access(md);
@@ -132,6 +140,10 @@ fn messages(sent: &Pairs) -> Vec<Message> {
 fn page(session: &Session, md: &ModelDeployment, status: StatusCode, talk: Vec<Message>, fault: String) -> Response {
     let head = Head::new(md, "chat", clock::now());
     let access = endpoint::access(md);
+    let history: Vec<_> = talk
+        .iter()
+        .filter(|m| ["user", "assistant"].contains(&m.role))
+        .collect();
     let note = match &access {
         None => "The model has no endpoint yet and cannot be reached.".to_owned(),
         Some(access) if !access.serves => {
@@ -151,7 +163,7 @@ fn page(session: &Session, md: &ModelDeployment, status: StatusCode, talk: Vec<M
             head,
             note,
             can_be_asked: access.is_some(),
-            history: serde_json::to_string(&talk).unwrap_or_default(),
+            history: serde_json::to_string(&history).unwrap_or_default(),
             talk,
             fault,
         },
