@@ -23,6 +23,9 @@ pub struct RenderArgs {
     /// Parts of the plan to show
     #[arg(long, value_enum, default_value_t)]
     pub show: Show,
+    /// Render objects for a cluster without the controllers: without owners, labels and annotations for them
+    #[arg(long, conflicts_with = "show")]
+    pub standalone: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
@@ -59,7 +62,10 @@ pub fn render(args: &RenderArgs, stdin: &mut dyn Read) -> Result<Answer, Error> 
         transports: Arc::new(args.actors.transports.load()?),
         sidecar_image: args.actors.sidecar_image.clone(),
     };
-    let rendered = render_with(documents, &options, &actors);
+    let mut rendered = render_with(documents, &options, &actors);
+    if args.standalone {
+        rendered.standalone();
+    }
     let data = text::documents(&rendered.documents, args.output)?;
     Ok(Answer {
         data,

@@ -10,6 +10,7 @@ mod admission;
 mod llama_stack;
 mod merge;
 mod note;
+mod standalone;
 
 use std::sync::Arc;
 use std::time::Duration;
