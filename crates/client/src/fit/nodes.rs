@@ -10,9 +10,6 @@ use kube::ResourceExt;
 use super::amount::{self, Amounts};
 use super::pod::{self, HostPort};
 
-/// Label with the memory of one GPU in MiB, set by NVIDIA's GPU feature discovery.
-const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
-
 /// Resources used by pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Used {
@@ -63,6 +60,15 @@ impl Place {
         }
     }
 
+    /// The node without pods.
+    pub(super) fn emptied(&self) -> Self {
+        Self {
+            used: Used::default(),
+            by_priority: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
     /// Resources in use after the eviction of all pods below a priority; `None` if there are none.
     pub(super) fn without_below(&self, priority: i32) -> Option<Used> {
         self.by_priority.range(..priority).next()?;
@@ -73,11 +79,17 @@ impl Place {
         Some(used)
     }
 
-    /// GPU memory of one device in bytes, if a label reports it.
-    pub(super) fn gpu_memory(&self) -> Option<u64> {
-        let mebibytes: u64 = self.labels.get(GPU_MEMORY)?.parse().ok()?;
+    /// Memory of one GPU in bytes, if a label reports it. `label` is that of [`memory_label`].
+    pub(super) fn gpu_memory(&self, label: &str) -> Option<u64> {
+        let mebibytes: u64 = self.labels.get(label)?.parse().ok()?;
         mebibytes.checked_mul(1 << 20)
     }
+}
+
+/// Label with the memory of one GPU in MiB, set by NVIDIA's GPU feature discovery for GPUs (`nvidia.com/gpu.memory`) and for slices
+/// of them (`nvidia.com/mig-1g.10gb.memory`).
+pub(super) fn memory_label(resource: &str) -> String {
+    format!("{resource}.memory")
 }
 
 /// A required anti-affinity term of a pod that is on a node.

@@ -6,18 +6,18 @@ use std::fmt::Write as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use runway_api::ModelDeployment;
+use runway_api::model_deployment::{DEFAULT_GPU, ModelDeploymentSpec};
 use serde::Serialize;
 
 use super::amount;
 use super::groups::{Group, Rollout};
 use super::memory::{self, Estimate};
-use super::nodes::{Devices, Snapshot};
+use super::nodes::{Devices, Snapshot, memory_label};
 use super::pod::Ask;
-use super::schedule::{Outcome, Verdict, decide};
+use super::schedule::{Outcome, Verdict, decide, takers};
 use crate::diagnostic::one_line;
 use crate::text;
 
-const GPU: &str = "nvidia.com/gpu";
 /// Share of a GPU's memory that vLLM uses by default (`gpu-memory-utilization`).
 const GPU_SHARE: f64 = 0.9;
 /// One GiB.
@@ -162,7 +162,7 @@ pub fn report(
         name: md.name_any(),
         provider,
         verdict,
-        memory: memory::estimate(md).map(|estimate| compared(estimate, &asks, &snapshot)),
+        memory: memory::estimate(md).map(|estimate| compared(md, estimate, &asks, &snapshot)),
         pods,
         notes,
     }
@@ -283,38 +283,46 @@ fn remarks(snapshot: &Snapshot, own: usize, verdict: Verdict, outcomes: &[Outcom
     found
 }
 
-/// Compares the estimate with the GPUs of nodes on which a pod fits, or with its memory.
-fn compared(estimate: Estimate, asks: &[Ask], snapshot: &Snapshot) -> MemoryReport {
+/// Compares the estimate with the GPUs of the nodes that take a pod, or with its memory if the deployment has no GPUs.
+fn compared(md: &ModelDeployment, estimate: Estimate, asks: &[Ask], snapshot: &Snapshot) -> MemoryReport {
     let total = estimate.total();
     let (mut findings, mut exceeds) = (BTreeSet::new(), false);
-    let gpus = |ask: &Ask| ask.requests.get(GPU).copied().filter(|count| *count > 0);
+    let kinds = gpu_kinds(&md.spec);
+    let gpus = |ask: &Ask| {
+        let count = |kind: &&str| Some((*ask.requests.get(*kind)?).unsigned_abs()).filter(|count| *count > 0);
+        kinds.iter().find_map(|kind| Some((*kind, count(kind)?)))
+    };
     let has_gpus = asks.iter().any(|ask| gpus(ask).is_some());
     for ask in asks {
-        let (have, what) = if let Some(count) = gpus(ask) {
-            let sizes = snapshot.places.iter().filter_map(super::nodes::Place::gpu_memory);
-            let Some(largest) = sizes.max() else { continue };
-            let all = scale(largest.saturating_mul(count.unsigned_abs()), GPU_SHARE);
-            let what = format!(
-                "{count} GPU(s) of {} (label nvidia.com/gpu.memory), 90% of it usable",
-                gib(largest)
-            );
-            (all, what)
-        } else if !has_gpus {
-            let Some(memory) = ask.requests.get("memory").filter(|memory| **memory > 0) else {
-                continue;
+        // Size and what has it, from the smallest.
+        let have: Vec<(u64, String)> = if let Some((kind, count)) = gpus(ask) {
+            let label = memory_label(kind);
+            let sizes = takers(snapshot, ask);
+            let sizes: BTreeSet<u64> = sizes.iter().filter_map(|place| place.gpu_memory(&label)).collect();
+            let usable = |size: &u64| {
+                let what = format!("{count} GPU(s) of {} (label {label}), 90% of it usable", gib(*size));
+                (scale(size.saturating_mul(count), GPU_SHARE), what)
             };
-            (
-                memory.unsigned_abs(),
-                format!("the request of {} of memory", gib(memory.unsigned_abs())),
-            )
+            sizes.iter().map(usable).collect()
         } else {
+            let memory = ask.requests.get("memory").filter(|memory| **memory > 0 && !has_gpus);
+            let memory = memory.map(|memory| memory.unsigned_abs());
+            let what = |memory| (memory, format!("the request of {} of memory", gib(memory)));
+            memory.map(what).into_iter().collect()
+        };
+        let (Some((smallest, least)), Some((largest, most))) = (have.first(), have.last()) else {
             continue;
         };
-        exceeds |= total > have;
-        findings.insert(if total > have {
-            format!("about {} exceed {what}", gib(total))
+        exceeds |= total > *smallest;
+        findings.insert(if total > *largest {
+            format!("about {} exceed {most}", gib(total))
+        } else if total > *smallest {
+            format!(
+                "about {} exceed {least}, and are within {most}: select the nodes with spec.nodeSelector",
+                gib(total)
+            )
         } else {
-            format!("about {} are within {what}", gib(total))
+            format!("about {} are within {least}", gib(total))
         });
     }
     MemoryReport {
@@ -323,6 +331,19 @@ fn compared(estimate: Estimate, asks: &[Ask], snapshot: &Snapshot) -> MemoryRepo
         findings: findings.into_iter().collect(),
         exceeds,
     }
+}
+
+/// Resources that are the GPUs of a ModelDeployment.
+fn gpu_kinds(spec: &ModelDeploymentSpec) -> BTreeSet<&str> {
+    let scaling = spec.scaling.as_ref();
+    let parts = [
+        scaling.and_then(|s| s.prefill.as_ref()),
+        scaling.and_then(|s| s.decode.as_ref()),
+    ];
+    let parts = parts.into_iter().flatten().filter_map(|part| part.gpu.as_ref());
+    let gpus = spec.resources.as_ref().and_then(|resources| resources.gpu.as_ref());
+    let kinds = gpus.into_iter().chain(parts).filter_map(|gpu| gpu.kind.as_deref());
+    kinds.chain([DEFAULT_GPU]).collect()
 }
 
 #[expect(

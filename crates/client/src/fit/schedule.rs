@@ -186,6 +186,24 @@ fn statuses(snapshot: &Snapshot, ask: &Ask) -> Vec<Status> {
     snapshot.places.iter().map(each).collect()
 }
 
+/// Nodes that take a pod, or would if they had no pods yet, where none takes it now.
+pub(super) fn takers<'a>(snapshot: &'a Snapshot, ask: &Ask) -> Vec<&'a Place> {
+    let statuses = statuses(snapshot, ask);
+    let takes = |status: &Status| !matches!(status, Status::No(_));
+    let now = snapshot.places.iter().zip(&statuses);
+    let now: Vec<_> = now
+        .filter(|(_, status)| takes(status))
+        .map(|(place, _)| place)
+        .collect();
+    if !now.is_empty() {
+        return now;
+    }
+    let places = snapshot.places.iter();
+    places
+        .filter(|place| takes(&check(&place.emptied(), ask, &snapshot.devices)))
+        .collect()
+}
+
 /// Reason for which more pods may fit.
 const EVICTION: &str = "pods of lower priority may be evicted";
 

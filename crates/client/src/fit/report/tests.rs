@@ -94,6 +94,81 @@ note: only existing nodes are considered: a cluster autoscaler may add others
     assert_eq!(reported(&asked, vec![node("a", "2")], Vec::new()).verdict, Verdict::Yes);
 }
 
+/// A node with GPUs of this kind and memory in MiB.
+fn node_of(name: &str, kind: &str, memory: &str) -> Node {
+    let mut node = node(name, "0");
+    node.metadata.labels = Some([(format!("{kind}.memory"), memory.to_owned())].into());
+    let allocatable = node.status.as_mut().unwrap().allocatable.as_mut().unwrap();
+    allocatable.insert(kind.to_owned(), serde_json::from_value(json!("1")).unwrap());
+    node
+}
+
+/// The comparison of the memory of [`md`] with GPUs of a kind, of which a pod requests one.
+fn memory(kind: &str, nodes: Vec<Node>, pods: Vec<Pod>) -> MemoryReport {
+    let mut md = md();
+    md.spec.resources.as_mut().unwrap().gpu.as_mut().unwrap().kind = Some(kind.to_owned());
+    let mut object = deployment(&json!({}), 1);
+    object.data["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] =
+        json!({kind: "1", "memory": "4Gi"});
+    let cluster = Cluster {
+        nodes,
+        pods,
+        ..Cluster::default()
+    };
+    report(&md, None, &asked(&object), None, &cluster).memory.unwrap()
+}
+
+#[test]
+fn memory_is_compared_with_the_gpus_of_the_nodes_that_take_the_pod() {
+    const GPU: &str = "nvidia.com/gpu";
+    let within =
+        |size: &str| format!("about 17.4 GiB are within 1 GPU(s) of {size} GiB (label {GPU}.memory), 90% of it usable");
+    let exceed =
+        |size: &str| format!("about 17.4 GiB exceed 1 GPU(s) of {size} GiB (label {GPU}.memory), 90% of it usable");
+    let (small, large) = (node_of("small", GPU, "16384"), node_of("large", GPU, "81920"));
+    let compared = |nodes: [&Node; 2], pods| {
+        let found = memory(GPU, nodes.map(Clone::clone).to_vec(), pods);
+        (found.findings, found.exceeds)
+    };
+    let mut tainted = large.clone();
+    tainted.spec = serde_json::from_value(json!({"taints": [{"key": "dedicated", "effect": "NoSchedule"}]})).unwrap();
+    assert_eq!(compared([&small, &tainted], vec![]), (vec![exceed("16.0")], true));
+    let both = format!(
+        "{}, and are within 1 GPU(s) of 80.0 GiB (label {GPU}.memory), 90% of it usable: select the nodes with spec.nodeSelector",
+        exceed("16.0")
+    );
+    assert_eq!(compared([&small, &large], vec![]), (vec![both], true));
+
+    // Another pod has the GPU of the large node, or of both.
+    let busy = |name: &str| -> Pod {
+        let container = json!({"name": "c", "resources": {"limits": {GPU: "1"}}});
+        let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": name, "containers": [container]}});
+        serde_json::from_value(pod).unwrap()
+    };
+    assert_eq!(
+        compared([&small, &large], vec![busy("large")]),
+        (vec![exceed("16.0")], true)
+    );
+    assert_eq!(
+        compared([&tainted, &large], vec![busy("large")]),
+        (vec![within("80.0")], false)
+    );
+}
+
+#[test]
+fn memory_of_slices_and_other_gpus_is_not_compared_with_that_of_the_host() {
+    const SLICE: &str = "nvidia.com/mig-1g.10gb";
+    let found = memory(
+        SLICE,
+        vec![node("whole", "1"), node_of("sliced", SLICE, "9856")],
+        Vec::new(),
+    );
+    let finding = format!("about 17.4 GiB exceed 1 GPU(s) of 9.6 GiB (label {SLICE}.memory), 90% of it usable");
+    assert_eq!((found.findings, found.exceeds), (vec![finding], true));
+    let found = memory("amd.com/gpu", vec![node("a", "1")], Vec::new());
+    assert_eq!((found.findings, found.exceeds), (vec![], false));
+}
+
 #[test]
 fn current_pods_count_as_the_rollout_replaces_them() {
     let rolling =
