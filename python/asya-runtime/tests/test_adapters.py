@@ -75,7 +75,9 @@ def status(code: int, message: str, **headers: str) -> Callable[[BaseHTTPRequest
     return reply({"error": {"message": message}}, code, **headers)
 
 
-def stream(*events: Any, end: str = "data: [DONE]\n\n", cut: bool = False) -> Callable[[BaseHTTPRequestHandler], None]:
+def stream(
+    *events: Any, end: str = "data: [DONE]\n\n", cut: bool = False, eol: str = "\n"
+) -> Callable[[BaseHTTPRequestHandler], None]:
     """Server-sent events, each in a chunk of its own; `cut` closes the connection in the middle."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
@@ -84,7 +86,7 @@ def stream(*events: Any, end: str = "data: [DONE]\n\n", cut: bool = False) -> Ca
         request.send_header("Transfer-Encoding", "chunked")
         request.end_headers()
         for text in [": a comment\n\n", *(f"data: {json.dumps(event)}\n\n" for event in events), *([] if cut else [end])]:
-            data = text.encode()
+            data = text.replace("\n", eol).encode()
             request.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
             request.wfile.flush()
         if not cut:
@@ -352,6 +354,13 @@ def test_rest_posts_the_payload_as_it_is(start, server):
     answers = [runtime.ask(envelope({"x": 1})) for _ in range(3)]
     assert [[item["payload"] for item in answer] for answer in answers] == [[[1, 2]], [None], [{"events": [{"a": 1}, "text"]}]]
     assert server.posts() == [{"x": 1}] * 3
+
+
+@pytest.mark.parametrize("eol", ["\r\n", "\r"])
+def test_lines_of_a_stream_may_end_with_cr(start, server, eol):
+    server.answers = {"/": [stream({"a": 1}, {"b": 2}, eol=eol)]}
+    [item] = forward(start, server, "rest.forward", ASYA_TARGET_URL=server.url + "/").ask(envelope(1))
+    assert item["payload"] == {"events": [{"a": 1}, {"b": 2}]}
 
 
 def test_the_runtime_is_ready_when_the_target_is(folder, server):

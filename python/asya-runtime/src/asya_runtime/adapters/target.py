@@ -297,7 +297,8 @@ def _lines(response: http.client.HTTPResponse, sock: socket.socket, until: float
         size += len(line)
         if size > LARGEST_ANSWER:
             raise TargetError(f"the target's response is larger than {LARGEST_ANSWER} bytes")
-        yield line.rstrip(b"\r\n")
+        # A line of events ends with LF, CRLF or CR.
+        yield from line.removesuffix(b"\n").removesuffix(b"\r").split(b"\r")
 
 
 def _in_time(read: Callable[[int], bytes], size: int, sock: socket.socket, until: float) -> bytes:
