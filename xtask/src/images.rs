@@ -253,7 +253,8 @@ mod tests {
     const BUDGETS: [(&str, usize); 8] = [
         // kube brings kubeconfigs (28 crates), cel an ANTLR runtime (8).
         ("runway-core", 200),
-        ("runway-provider-kaito", 193),
+        // semver compares releases of upstream operators (1 crate).
+        ("runway-provider-kaito", 194),
         ("runway-llama-stack-operator", 191),
         // Cargo.lock holds idna_adapter 1.0, which rejects host names outside ASCII: 1.2 brings ICU (15 crates).
         ("runway-asya-sidecar", 137),
@@ -263,7 +264,7 @@ mod tests {
         ("runway-asya-operator", 266),
         // It links the operators and the model router, for the permissions that it installs; the check of Llama Stack providers
         // installs into a temporary directory (tempfile, 3 crates).
-        ("runway-cli", 308),
+        ("runway-cli", 309),
     ];
 
     #[test]

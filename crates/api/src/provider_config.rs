@@ -298,6 +298,9 @@ pub struct InferenceProviderConfigStatus {
     /// Fingerprint of the upstream schema's fields that the provider writes and reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_schema_hash: Option<String>,
+    /// Release of the upstream operator, such as 1.6.1, if its Deployment shows one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream_release: Option<String>,
     /// UpstreamReady and SettingsValid, written by the provider, and RulesValid, written by the core controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]

@@ -19,6 +19,13 @@ pub type Crd = Object<Spec, NotUsed>;
 pub struct Spec {
     /// Versions of the kind.
     pub versions: Vec<Version>,
+    #[serde(default)]
+    conversion: Option<Conversion>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Conversion {
+    strategy: String,
 }
 
 /// A version of a kind.
@@ -65,6 +72,14 @@ struct Fields(Box<[(Box<str>, Field)]>);
 /// Type of a map's values, if it is a map.
 #[derive(Clone, Debug, Default)]
 struct Values(Option<Box<Field>>);
+
+impl Spec {
+    /// Whether a webhook converts objects between versions. Without one, the API server changes only `apiVersion`, and drops the
+    /// fields that the storage version lacks.
+    pub fn has_conversion_webhook(&self) -> bool {
+        self.conversion.as_ref().is_some_and(|c| c.strategy == "Webhook")
+    }
+}
 
 impl Version {
     /// Root of the schema, if the version has one.
@@ -159,6 +174,9 @@ impl From<&CustomResourceDefinition> for Spec {
         });
         Self {
             versions: versions.collect(),
+            conversion: crd.spec.conversion.as_ref().map(|conversion| Conversion {
+                strategy: conversion.strategy.clone(),
+            }),
         }
     }
 }
@@ -208,12 +226,14 @@ mod tests {
             "spec": {
                 "group": "acme.example", "scope": "Namespaced", "names": { "kind": "Thing", "plural": "things" },
                 "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+                "conversion": { "strategy": "Webhook" },
             },
             "status": { "storedVersions": ["v1"] },
         });
         let lean: Crd = serde_json::from_value(crd.clone()).unwrap();
         let whole: CustomResourceDefinition = serde_json::from_value(crd).unwrap();
         for spec in [lean.spec, Spec::from(&whole)] {
+            assert!(spec.has_conversion_webhook());
             let [version] = spec.versions.as_slice() else {
                 panic!("{spec:?}")
             };

@@ -35,7 +35,7 @@ pub(crate) fn accept<'a>(
         runtime: Runtime::of(
             request.image.as_deref(),
             engine,
-            config.runtime_version(shape),
+            config.runtime_version(shape, installed),
             config.registry_mirror.as_ref(),
         ),
         shape,

@@ -1,5 +1,6 @@
 //! Settings of an installation: the release of Dynamo in the cluster, images, nodes.
 
+use runway_provider::Installed;
 use runway_provider::settings::{Image, Mirror, NodeLabels, PullSecrets};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,7 +13,8 @@ use crate::schema::Shape;
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct DynamoConfig {
     /// Version of Dynamo's runtime images for ModelDeployments without spec.image, and the assumed version of an image whose tag
-    /// contains none. Defaults to 0.9.1 if Dynamo's CRD is stored as v1alpha1, and to 1.3.1 with v1beta1.
+    /// contains none. Defaults to the release of Dynamo's operator in the cluster, so that an upgrade of the operator rolls out the
+    /// new images. If the operator's Deployment shows no release, it is 1.3.1, or 0.9.1 if Dynamo's CRD has only v1alpha1.
     pub runtime_version: Option<RuntimeVersion>,
     /// Runtime images by engine, for ModelDeployments without spec.image. They replace Dynamo's.
     pub images: Images,
@@ -38,8 +40,12 @@ pub struct Images {
 }
 
 impl DynamoConfig {
-    pub(crate) fn runtime_version(&self, shape: Shape) -> RuntimeVersion {
-        self.runtime_version.unwrap_or_else(|| default_version(shape))
+    /// Version of the runtime: the setting, or the release of the operator, or the default.
+    pub(crate) fn runtime_version(&self, shape: Shape, installed: &Installed) -> RuntimeVersion {
+        let of_operator = || installed.release()?.to_string().parse().ok();
+        self.runtime_version
+            .or_else(of_operator)
+            .unwrap_or_else(|| default_version(shape))
     }
 
     /// The default image of an engine.

@@ -5,8 +5,8 @@
 //! | aggregated | `Frontend` and one kind of worker, such as `VllmWorker` |
 //! | disaggregated | `Frontend`, and prefill and decode workers, such as `VllmPrefillWorker` and `VllmDecodeWorker` |
 //!
-//! The object is written in the storage version of the cluster: v1beta1 as a list of components, v1alpha1 as a map of services.
-//! If an upgrade of Dynamo changes the storage version, the object is updated in place.
+//! The object is written as v1beta1, a list of components, or as v1alpha1, a map of services, if the cluster has only that. If an
+//! upgrade of Dynamo adds v1beta1, the object is updated in place.
 //!
 //! The provider owns this object only, named after the ModelDeployment. It never changes what Dynamo creates from it:
 //! Deployments or PodCliqueSets, pods, Services.
@@ -18,8 +18,9 @@
 //! - Memory is a limit of a worker, CPU is a request. All GPUs of a worker serve one copy of the model by tensor parallelism,
 //!   unless `engine.args` has a parallel size.
 //! - The flags depend on the version of Dynamo's runtime, which is read from the tag of `spec.image`. If the tag contains no
-//!   version, the provider assumes its default (setting `runtimeVersion`), reports a warning, and passes the version to Dynamo in
-//!   `runtimeVersionOverride`. The tag of a custom image is read as a version of Dynamo as well.
+//!   version, the provider assumes its default, reports a warning, and passes the version to Dynamo in `runtimeVersionOverride`.
+//!   The default is the setting `runtimeVersion`, or the release of Dynamo's operator. The tag of a custom image is read as a
+//!   version of Dynamo as well.
 //! - `engine.args` become flags of all workers, and take precedence. Flags for the model or the role of a worker are refused:
 //!   use `model.id` and `serving.mode`. For trtllm, names with underscores are options of TensorRT-LLM and go into
 //!   `--override-engine-args`.

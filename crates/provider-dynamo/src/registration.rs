@@ -32,7 +32,8 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
         documentation: Some("https://github.com/kubeairunway/dynamo-provider".to_owned()),
         installation: Some(
             "Install Dynamo's operator with its Helm chart dynamo-platform (https://docs.nvidia.com/dynamo/latest/kubernetes). \
-             If the cluster runs another release of Dynamo, set the provider's setting runtimeVersion."
+             Runtime images have the release of the operator's Deployment dynamo-platform-dynamo-operator-controller-manager. \
+             If it has another name, set the provider's setting runtimeVersion."
                 .to_owned(),
         ),
         settings: None,

@@ -32,10 +32,10 @@ const fn v(major: u32, minor: u32, patch: u32) -> RuntimeVersion {
     RuntimeVersion { major, minor, patch }
 }
 
-/// Default version, unless the user or the administrator sets one.
+/// Default version, unless the user or the administrator sets one, or the operator's Deployment shows its release.
 pub(crate) fn default_version(shape: Shape) -> RuntimeVersion {
     match shape {
-        // The last release before 1.0, of the same time as operators that store only v1alpha1 (CRD of 2026-02).
+        // The last release before 1.0, of the same time as operators that have only v1alpha1 (CRD of 2026-02).
         Shape::V1Alpha1 => v(0, 9, 1),
         // The release in Dynamo's own examples of v1beta1 (`examples/backends/*/deploy/v1beta1`).
         Shape::V1Beta1 => v(1, 3, 1),

@@ -19,6 +19,7 @@ use runway_operator::echo::Echo;
 use runway_operator::packed::{Packed, Text};
 use runway_operator::store::{Kinds, Store};
 use runway_operator::watch::{crd, noticing, single, watched};
+use semver::Version;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
@@ -28,7 +29,7 @@ use crate::configured::Configured;
 use crate::contract::{CLAIM, Kind, Provider, ReplicaObjects};
 use crate::model_pods::ModelPod;
 use crate::upstream::{Installed, State, Upstream, api_resource, crd_name, detect_in};
-use crate::upstream_operator::{Availability, outage};
+use crate::upstream_operator::{Running, oldest_release, outage};
 
 /// Longest wait for a first list: objects found twice are applied twice, which changes nothing.
 const FIRST_LIST: Duration = Duration::from_secs(30);
@@ -57,10 +58,20 @@ pub(crate) struct Caches {
 
 /// The upstream operator.
 struct Operator {
-    deployments: Vec<(&'static str, Store<Availability>)>,
+    deployments: Vec<(&'static str, Store<Running>)>,
     changed: watch::Sender<()>,
+    /// Its release, as of the last heartbeat.
+    release: watch::Sender<Option<Version>>,
     /// Reason why it does not act, as of the last heartbeat.
     outage: watch::Sender<Option<String>>,
+}
+
+impl Operator {
+    /// Its Deployments.
+    fn found(&self) -> Vec<Running> {
+        let stores = self.deployments.iter();
+        stores.flat_map(|(_, store)| store.every(Running::clone)).collect()
+    }
 }
 
 impl Caches {
@@ -91,6 +102,7 @@ impl Caches {
                     .map(|name| (*name, Store::by_name()))
                     .collect(),
                 changed: watch::Sender::new(()),
+                release: watch::Sender::new(None),
                 outage: watch::Sender::new(None),
             },
             configured: watch::Sender::new(Configured::new(provider.clone(), None)),
@@ -138,7 +150,7 @@ impl Caches {
             let changed = self.operator.changed.clone();
             tasks.spawn(store.clone().follow(
                 deployments,
-                |deployment| Some(Availability::of(&deployment)),
+                |deployment| Some(Running::of(&deployment)),
                 move |_| {
                     changed.send_replace(());
                 },
@@ -156,7 +168,13 @@ impl Caches {
         if tokio::time::timeout(FIRST_LIST, pods_listed).await.is_err() {
             tracing::warn!("the first list of pods takes long");
         }
-        // Before the first plan: without its settings the provider would change every model.
+        // Before the first plan: without the operator's release and its settings the provider would change every model.
+        for (_, store) in &self.operator.deployments {
+            store.listed().await;
+        }
+        self.operator
+            .release
+            .send_replace(oldest_release(&self.operator.found()));
         let (known, settings_known) = oneshot::channel();
         tasks.spawn(self.clone().follow_settings(known));
         let _ = settings_known.await;
@@ -167,9 +185,9 @@ impl Caches {
             .await;
     }
 
-    /// The installed upstream schemas.
+    /// The installed upstream schemas, and the release of the upstream operator.
     pub(crate) fn installed(&self) -> Installed {
-        Installed::new(self.installed.borrow().clone())
+        Installed::new(self.installed.borrow().clone()).with_release(oldest_release(&self.operator.found()))
     }
 
     /// Changes of the installed upstream schemas.
@@ -184,8 +202,13 @@ impl Caches {
 
     /// Evaluates at `now` whether the upstream operator is down, and returns why.
     pub(crate) fn evaluate_operator(&self, now: Timestamp) -> Option<String> {
-        let stores = self.operator.deployments.iter();
-        let found: Vec<_> = stores.flat_map(|(_, store)| store.every(Availability::clone)).collect();
+        let found = self.operator.found();
+        let release = oldest_release(&found);
+        self.operator.release.send_if_modified(|known| {
+            let is_new = *known != release;
+            *known = release;
+            is_new
+        });
         let outage = outage(&found, now);
         self.operator.outage.send_if_modified(|known| {
             let is_new = *known != outage;
@@ -198,6 +221,11 @@ impl Caches {
     /// Reason why the upstream operator does not act, as of the last heartbeat.
     pub(crate) fn outages(&self) -> watch::Receiver<Option<String>> {
         self.operator.outage.subscribe()
+    }
+
+    /// Release of the upstream operator, as of the last heartbeat.
+    pub(crate) fn releases(&self) -> watch::Receiver<Option<Version>> {
+        self.operator.release.subscribe()
     }
 
     /// The provider as the installation configures it.

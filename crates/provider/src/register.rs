@@ -301,6 +301,7 @@ fn status(
         last_heartbeat: Some(Time(now)),
         upstream_crd_version: version,
         upstream_schema_hash: hash,
+        upstream_release: installed.release().map(ToString::to_string),
         conditions,
     }
 }

@@ -100,6 +100,7 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
         changes(caches.settings_changes()).boxed(),
         changes(caches.outages()).boxed(),
         changes(caches.pods_changes()).boxed(),
+        changes(caches.releases()).boxed(),
     ]);
     let controller = Controller::for_stream(deployments, store)
         .reconcile_on(woken)

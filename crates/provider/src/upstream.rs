@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::ApiResource;
+use runway_api::InferenceProviderConfig;
 use runway_operator::object::Kind;
 use runway_operator::{crd, json};
+use semver::Version;
 
 /// An upstream kind and the schemas that a provider knows.
 #[derive(Clone, Debug)]
@@ -49,14 +51,39 @@ pub enum State {
     },
 }
 
-/// States of the upstream kinds of a provider.
+/// States of the upstream kinds of a provider, and the release of its operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Installed(BTreeMap<Kind, State>);
+pub struct Installed {
+    states: BTreeMap<Kind, State>,
+    release: Option<Version>,
+}
 
 impl Installed {
     /// Collects the states of kinds.
     pub fn new(states: impl IntoIterator<Item = (Kind, State)>) -> Self {
-        Self(states.into_iter().collect())
+        Self {
+            states: states.into_iter().collect(),
+            release: None,
+        }
+    }
+
+    /// Adds the release of the upstream operator, if it is known.
+    #[must_use]
+    pub fn with_release(self, release: Option<Version>) -> Self {
+        Self { release, ..self }
+    }
+
+    /// Adds the release of the upstream operator from the status of a registration.
+    #[must_use]
+    pub fn registered(self, registration: Option<&InferenceProviderConfig>) -> Self {
+        let status = registration.and_then(|registration| registration.status.as_ref());
+        let release = status.and_then(|status| status.upstream_release.as_ref()?.parse().ok());
+        self.with_release(release)
+    }
+
+    /// Release of the upstream operator, if its Deployment shows one.
+    pub fn release(&self) -> Option<&Version> {
+        self.release.as_ref()
     }
 
     /// The newest known schema of every kind: the assumption if nothing is known about a cluster.
@@ -76,7 +103,7 @@ impl Installed {
 
     /// State of a kind.
     pub fn state(&self, kind: Kind) -> State {
-        self.0
+        self.states
             .get(&kind)
             .cloned()
             .unwrap_or_else(|| if kind.is_built_in() { built_in() } else { State::Missing })
@@ -123,8 +150,8 @@ pub fn crd_name(kind: Kind) -> String {
     kind.crd_name()
 }
 
-/// Finds the schema of an upstream in its live CRD: the first known one that is served and fits. The storage version comes
-/// first, since writes in other versions need the upstream's conversion webhook.
+/// Finds the schema of an upstream in its live CRD: the newest known one that is served and fits. Without a conversion webhook,
+/// the storage version comes first, since writes in other versions lose the fields that it lacks.
 pub fn detect(upstream: &Upstream, crd: Option<&CustomResourceDefinition>) -> State {
     detect_in(upstream, crd.map(crd::Spec::from).as_ref())
 }
@@ -137,14 +164,14 @@ pub(crate) fn detect_in(upstream: &Upstream, crd: Option<&crd::Spec>) -> State {
     let Some(crd) = crd else { return State::Missing };
     let mut served: Vec<_> = crd.versions.iter().filter(|v| v.served).collect();
     served.sort_by_key(|version| !version.storage);
-    let stored_first = upstream.schemas.iter().flat_map(|schema| {
+    let newest_first = upstream.schemas.iter().flat_map(|schema| {
         served
             .iter()
             .filter(move |v| v.name == schema.version)
             .map(move |v| (schema, *v))
     });
-    let mut candidates: Vec<_> = stored_first.collect();
-    candidates.sort_by_key(|(_, version)| !version.storage);
+    let mut candidates: Vec<_> = newest_first.collect();
+    candidates.sort_by_key(|(_, version)| !(version.storage || crd.has_conversion_webhook()));
 
     let mut problems = Vec::new();
     for (schema, version) in candidates {

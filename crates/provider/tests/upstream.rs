@@ -63,6 +63,12 @@ fn crd(versions: Value) -> CustomResourceDefinition {
     .unwrap()
 }
 
+fn with_webhook(versions: Value) -> CustomResourceDefinition {
+    let mut crd = serde_json::to_value(crd(versions)).unwrap();
+    crd["spec"]["conversion"] = json!({"strategy": "Webhook"});
+    serde_json::from_value(crd).unwrap()
+}
+
 fn found(versions: Value) -> State {
     detect(&server(), Some(&crd(versions)))
 }
@@ -98,9 +104,19 @@ fn the_newest_known_version_is_used_where_both_are_only_served() {
 }
 
 #[test]
-fn the_storage_version_goes_before_a_newer_one() {
+fn storage_version_goes_before_a_newer_one_without_a_conversion_webhook() {
     assert_eq!(known(found(json!([stored("v1", &v1()), version("v2", &v2())]))).0, "v1");
     assert_eq!(known(found(json!([version("v1", &v1()), stored("v2", &v2())]))).0, "v2");
+}
+
+#[test]
+fn newest_known_version_is_used_with_a_conversion_webhook() {
+    let found = |versions| known(detect(&server(), Some(&with_webhook(versions)))).0;
+    assert_eq!(found(json!([stored("v1", &v1()), version("v2", &v2())])), "v2");
+    assert_eq!(found(json!([version("v1", &v1()), stored("v2", &v2())])), "v2");
+    let changed = with(&json!({"properties": {"spec": {"properties": {"zone": {"type": "integer"}}}}}));
+    assert_eq!(found(json!([version("v2", &changed), stored("v1", &v1())])), "v1");
+    assert_eq!(found(json!([version("v3", &v2()), stored("v1", &v1())])), "v1");
 }
 
 #[test]
@@ -160,7 +176,7 @@ fn a_needed_field_that_is_gone_or_of_another_type_is_named() {
 }
 
 #[test]
-fn the_problems_told_are_those_of_the_version_in_storage() {
+fn problems_are_those_of_the_version_that_is_tried_first() {
     let (_, problems) = unknown(found(json!([
         version("v2", &json!({"type": "object"})),
         stored("v1", &json!({"type": "object"}))
@@ -188,6 +204,23 @@ fn fields_that_are_not_used_do_not_change_the_hash() {
 fn what_is_taken_for_the_newest_schema_is_what_is_found_in_its_crd() {
     let newest = Installed::newest(&[server()]).state(server().kind);
     assert_eq!(newest, found(json!([stored("v2", &v2())])));
+}
+
+#[test]
+fn release_of_the_operator_is_read_from_the_registration() {
+    let registered = |status: Value| {
+        let config = json!({"metadata": {"name": "acme"}, "spec": {}, "status": status});
+        let config = serde_json::from_value(config).unwrap();
+        let installed = Installed::newest(&[server()]).registered(Some(&config));
+        assert_eq!(installed.version(server().kind).as_deref(), Some("v2"));
+        installed.release().map(ToString::to_string)
+    };
+    assert_eq!(
+        registered(json!({"upstreamRelease": "1.6.1"})).as_deref(),
+        Some("1.6.1")
+    );
+    assert_eq!(registered(json!({"upstreamRelease": "latest"})), None);
+    assert_eq!(registered(json!({})), None);
 }
 
 #[test]

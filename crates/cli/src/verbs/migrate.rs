@@ -93,7 +93,11 @@ pub async fn migrate(args: &MigrateArgs, cluster: &Cluster, terminal: &mut Termi
         .into_iter()
         .find(|p| p.name() == args.to);
     let installed = match &provider {
-        Some(provider) => installed(cluster, provider.as_ref()).await?,
+        Some(provider) => {
+            let registered = providers.get(provider.name());
+            let installed = installed(cluster, provider.as_ref()).await?;
+            installed.registered(registered.map(|registered| registered.config.as_ref()))
+        }
         None => Installed::default(),
     };
     let mut outlook = outlook(&md, &args.to, &providers, provider, &installed, clock::now())?;

@@ -231,17 +231,20 @@ impl State {
         self.pods.iter().filter(here).cloned().collect()
     }
 
-    /// Installed upstream schemas of a provider: those of the given CRDs, or the newest supported.
+    /// Installed upstream schemas of a provider, those of the given CRDs or the newest supported, and the release of the upstream
+    /// operator in its registration.
     pub fn installed(&self, provider: &dyn Provider) -> Installed {
         let upstreams = provider.upstreams();
-        match &self.crds {
+        let installed = match &self.crds {
             None => Installed::newest(&upstreams),
             Some(crds) => Installed::new(
                 upstreams
                     .iter()
                     .map(|u| (u.kind, detect(u, crds.get(&crd_name(u.kind))))),
             ),
-        }
+        };
+        let registered = self.providers.get(provider.name());
+        installed.registered(registered.map(|registered| registered.config.as_ref()))
     }
 
     /// The pods of a ModelDeployment; `None` if the documents contain no pod at all, so that nothing is known of any.

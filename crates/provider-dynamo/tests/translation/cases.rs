@@ -1,16 +1,15 @@
 //! A folder for each case in `tests/cases`:
 //! - `input.yaml`: the ModelDeployment;
-//! - `given.yaml`, if needed: `settings` of the installation;
+//! - `given.yaml`, if needed: `settings` of the installation, and the `operator`'s release;
 //! - `upstream.yaml`, if the status is read: the object as Dynamo left it.
 //!
 //! The result is compared with `expected-v1alpha1.yaml`, `expected-v1beta1.yaml` and `expected-translation.yaml`, or
 //! `expected-refusal.txt`, and `expected-reading.yaml`. `UPDATE_CASES=1 cargo test` writes them.
 
 use std::path::Path;
-use std::sync::Arc;
 
+use runway_provider::Translation;
 use runway_provider::conformance::cases::{self, Case};
-use runway_provider::{Provider, Translation};
 use serde_json::{Value, json};
 
 use crate::{VERSIONS, crd, document, dynamo, request, translate, yaml};
@@ -23,12 +22,14 @@ fn every_case_gives_what_is_expected() {
 }
 
 fn run(case: &mut Case) {
-    let provider = provider(&case.file("given.yaml"));
+    let given = given(&case.file("given.yaml"));
+    let provider = dynamo(&given["settings"]);
+    let operator = given["operator"].as_str();
     let md = yaml(&case.file("input.yaml"));
     let mut told = Vec::new();
     let mut refusals = Vec::new();
     for version in VERSIONS {
-        let object = match translate(provider.as_ref(), &md, version) {
+        let object = match translate(provider.as_ref(), &md, version, operator) {
             Ok(translation) => {
                 let object = document(&translation);
                 for problem in crd::problems(&object) {
@@ -66,9 +67,8 @@ fn run(case: &mut Case) {
     );
 }
 
-fn provider(given: &Path) -> Arc<dyn Provider> {
-    let given = if given.exists() { yaml(given) } else { Value::Null };
-    dynamo(&given["settings"])
+fn given(path: &Path) -> Value {
+    if path.exists() { yaml(path) } else { Value::Null }
 }
 
 fn the_rest(translation: &Translation) -> Value {

@@ -97,7 +97,8 @@ fn each_release_gets_the_flags_it_has() {
             let is_part = component.contains("Prefill") || component.contains("Decode");
             let mode = if is_part { "disaggregated" } else { "aggregated" };
             let md = model_deployment(engine, mode);
-            let translation = translate(dynamo(&json!({"runtimeVersion": runtime})).as_ref(), &md, version).unwrap();
+            let dynamo = dynamo(&json!({"runtimeVersion": runtime}));
+            let translation = translate(dynamo.as_ref(), &md, version, None).unwrap();
             let args = args(&document(&translation), component);
             let (model, flags) = args.split_at(2);
             assert!(model[0] == "--model" || model[0] == "--model-path", "{model:?}");

@@ -41,16 +41,16 @@ fn request(md: &Value) -> Request {
     Request::try_from(&md).unwrap()
 }
 
-fn installed(version: &str) -> Installed {
+fn installed(version: &str, operator: Option<&str>) -> Installed {
     let state = State::Known {
         version: version.to_owned(),
         hash: String::new(),
     };
-    Installed::new([(DYNAMO_GRAPH_DEPLOYMENT, state)])
+    Installed::new([(DYNAMO_GRAPH_DEPLOYMENT, state)]).with_release(operator.map(|release| release.parse().unwrap()))
 }
 
-fn translate(dynamo: &dyn Provider, md: &Value, version: &str) -> Result<Translation, Refusal> {
-    dynamo.translate(&request(md), &installed(version))
+fn translate(dynamo: &dyn Provider, md: &Value, version: &str, operator: Option<&str>) -> Result<Translation, Refusal> {
+    dynamo.translate(&request(md), &installed(version, operator))
 }
 
 /// The only object, as it is applied.

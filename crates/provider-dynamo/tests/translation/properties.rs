@@ -110,7 +110,7 @@ const ELSEWHERE: [&str; 6] = [
 ];
 
 fn translated(md: &Value, version: &str) -> Result<Translation, Refusal> {
-    translate(&Dynamo::default(), md, version)
+    translate(&Dynamo::default(), md, version, None)
 }
 
 #[test]

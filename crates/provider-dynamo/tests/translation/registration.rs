@@ -83,7 +83,7 @@ fn unsupported_names_are_refused_at_admission_and_reconcile() {
             .map(|rule| rule.message);
         let md = json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": metadata, "spec": spec});
         for version in VERSIONS {
-            let refused = translate(&Dynamo::default(), &md, version).err();
+            let refused = translate(&Dynamo::default(), &md, version, None).err();
             assert_eq!(broken, refused.map(|refusal| refusal.message), "{name}");
         }
         match (refused_for, &broken) {
