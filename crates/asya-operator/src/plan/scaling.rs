@@ -91,6 +91,11 @@ pub(super) fn plan(
             ActorReason::ScaledObjectRefused,
             format!("KEDA rejects {key}: {why}"),
         ),
+        Some(Reading::Blind(why)) => no(
+            SCALING_READY,
+            ActorReason::ScaledObjectRefused,
+            format!("KEDA cannot scale {target} by {key}: {why}"),
+        ),
     };
     let scaled = Scaled {
         queue_active: live.and_then(sees_messages),

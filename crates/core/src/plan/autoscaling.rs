@@ -269,7 +269,7 @@ fn scaled_object_state(object: &str, live: Option<&DynamicObject>, range: &str) 
         None | Some(Reading::Silent) => pending(object, "KEDA"),
         Some(Reading::Ready) => active(format!("{object} scales from {range}")),
         Some(Reading::Paused) => inactive(object, "an annotation on it pauses scaling"),
-        Some(Reading::Refused(why)) => inactive(object, &why),
+        Some(Reading::Refused(why) | Reading::Blind(why)) => inactive(object, &why),
     }
 }
 
