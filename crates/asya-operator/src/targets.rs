@@ -40,7 +40,7 @@ pub const INFERENCE_SERVICE: Kind = Kind::new("serving.kserve.io", "v1beta1", "I
 /// KServe for language models.
 pub const LLM_INFERENCE_SERVICE: Kind = Kind::new(
     "serving.kserve.io",
-    "v1alpha1",
+    "v1alpha2",
     "LLMInferenceService",
     "llminferenceservices",
 );
@@ -141,7 +141,7 @@ const TABLE: [Row; 12] = [
         ..Row::of(INFERENCE_SERVICE)
     },
     Row {
-        address: Address::Status(status_address),
+        address: Address::Status(kserve_llm_address),
         ..Row::of(LLM_INFERENCE_SERVICE)
     },
     Row {
@@ -592,6 +592,22 @@ fn kserve_address(service: &DynamicObject, namespace: &str) -> Option<String> {
     ];
     let default = || format!("http://{}-predictor.{namespace}.svc", service.name_any());
     first_url(service, &paths).or_else(|| kserve_is_standard(service).then(default))
+}
+
+/// The address of its router, or that of the Service of its pods if it has none. KServe reports the latter without the port
+/// (`pkg/controller/v1alpha2/llmisvc/router.go`, updateRoutingStatus), which is the same for all of them (`workload.go`,
+/// reconcileWorkloadService).
+fn kserve_llm_address(service: &DynamicObject, _namespace: &str) -> Option<String> {
+    let url = first_url(
+        service,
+        &["/status/address/url", "/status/url", "/status/addresses/0/url"],
+    )?;
+    let authority = url.split_once("://").map_or(url.as_str(), |(_, authority)| authority);
+    let host = authority.split('.').next().unwrap_or_default();
+    if host.ends_with("-kserve-workload-svc") && !authority.contains([':', '/']) {
+        return Some(format!("{url}:8000"));
+    }
+    Some(url)
 }
 
 fn status_address(object: &DynamicObject, _namespace: &str) -> Option<String> {
