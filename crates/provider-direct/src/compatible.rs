@@ -53,7 +53,7 @@ pub(crate) fn accept<'a>(request: &'a Request, settings: &DirectSettings) -> Res
         model,
         image: image(request, engine, worker, settings)?,
         port: port(request, engine)?,
-        rollout: overrides::rollout(&request.overrides, worker.gpu.is_some())?,
+        rollout: overrides::rollout(request, worker.gpu.is_some())?,
         service_type: overrides::service_type(&request.overrides)?,
         caches: pods::cache_variables(request)?,
     })

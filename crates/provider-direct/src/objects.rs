@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::NAME;
 use crate::compatible::Accepted;
 use crate::flags::{self, Flags};
-use crate::overrides::Rollout;
+use crate::overrides::{self, Rollout};
 use crate::pod::{self, PORT_NAME};
 use crate::schema::{DEPLOYMENT, SERVICE};
 use crate::settings::DirectSettings;
@@ -34,6 +34,7 @@ pub(crate) fn translation(
     let mut ignored = flags.ignored;
     ignored.extend(overruled);
     ignored.extend(pod.ignored);
+    ignored.extend(overrides::overruled_rollout(request));
     Translation {
         objects: vec![
             service(request, accepted),

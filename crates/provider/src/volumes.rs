@@ -95,6 +95,22 @@ impl Volume {
         }
     }
 
+    /// Whether a pod may have to end before its successor on another node, or on any node, can use the volume. The access mode of an
+    /// existing claim is not known here: if pods write to it, it counts as ReadWriteOnce.
+    pub fn is_exclusive(&self) -> bool {
+        match &self.source {
+            VolumeSource::Claim(_) => !self.read_only,
+            VolumeSource::NewClaim(claim) => claim.access_mode != AccessMode::ReadWriteMany,
+            VolumeSource::Image(_) => false,
+        }
+    }
+
+    /// Whether only one pod at a time can use the volume.
+    pub fn is_for_one_pod(&self) -> bool {
+        self.new_claim()
+            .is_some_and(|claim| claim.access_mode == AccessMode::ReadWriteOncePod)
+    }
+
     /// Entry of `volumes` in a pod spec.
     pub fn source(&self) -> Value {
         let named = fields().with("name", format!("{VOLUME_PREFIX}{}", self.name));

@@ -95,6 +95,9 @@ pub(super) fn workload_body(seen: &Observed, request: &Request, key: &Key, templ
     if key.kind == STATEFUL_SET {
         spec["serviceName"] = json!(key.name);
         spec["podManagementPolicy"] = json!("Parallel");
+    } else if writes_to_claims(template) {
+        // A claim that one pod or node uses cannot go from an old pod to a new one while both exist. Messages wait in the queue.
+        spec["strategy"] = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}});
     }
     if request.scaling.is_none() {
         spec["replicas"] = json!(replicas);
@@ -106,6 +109,15 @@ pub(super) fn workload_body(seen: &Observed, request: &Request, key: &Key, templ
         }
     }
     json!({"spec": spec})
+}
+
+/// Whether pods write to a PersistentVolumeClaim. Its access mode is not known.
+fn writes_to_claims(template: &Value) -> bool {
+    let volumes = template["spec"]["volumes"].as_array();
+    volumes.into_iter().flatten().any(|volume| {
+        let claim = &volume["persistentVolumeClaim"];
+        !claim.is_null() && claim["readOnly"] != true
+    })
 }
 
 /// The user's template with the sidecar as the last container, and the shared volumes.

@@ -263,7 +263,12 @@ fn scheduler_words(said: &str) -> &str {
 /// Next step for an unschedulable pod, by the scheduler's message.
 fn room(seen: &Observed, said: &str) -> String {
     let step = if said.contains("ReadWriteOncePod") {
-        "Use a claim with another access mode in spec.model.storage.volumes, or set scaling.replicas to 1"
+        let replicas = seen.md.spec.scaling.as_ref().and_then(|scaling| scaling.replicas);
+        if replicas.is_some_and(|replicas| replicas > 1) {
+            "Use a claim with another access mode in spec.model.storage.volumes, or set scaling.replicas to 1"
+        } else {
+            "Another pod uses the claim: wait until that pod has ended or delete it, or use a claim with another access mode in spec.model.storage.volumes"
+        }
     } else if said.contains("volume node affinity") {
         "A volume can be used on other nodes only: use a claim with access mode ReadWriteMany in spec.model.storage.volumes, or make room on those nodes"
     } else if said.to_lowercase().contains("persistentvolumeclaim") {
