@@ -27,17 +27,18 @@ pub(crate) fn accept<'a>(
     let Some(shape) = Shape::installed(installed) else {
         return refuse("Provider 'dynamo' CRD not installed in cluster");
     };
+    let runtime = Runtime::of(
+        request.image.as_deref(),
+        engine,
+        config.runtime_version(shape, installed),
+        config.registry_mirror.as_ref(),
+    );
     Ok(Accepted {
         engine,
         model,
         workers,
-        frontend: overrides::frontend(&request.overrides)?,
-        runtime: Runtime::of(
-            request.image.as_deref(),
-            engine,
-            config.runtime_version(shape, installed),
-            config.registry_mirror.as_ref(),
-        ),
+        frontend: overrides::frontend(&request.overrides, runtime.version)?,
+        runtime,
         shape,
         caches: pods::cache_variables(request)?,
     })

@@ -12,7 +12,6 @@ use serde_json::{Map, Value, json};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::engine::Engine;
-use crate::overrides::Router;
 use crate::runtime::{self, ENGINE_OPTIONS};
 
 /// Flags that name the model.
@@ -55,9 +54,10 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
 /// Flags for the role of the worker and the router, for the runtime in use.
 fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'static str, &'static str)> {
     let (engine, version) = (accepted.engine, accepted.runtime.version);
-    let events = match accepted.frontend.router {
-        Router::Kv => runtime::kv_event_flags(engine, version, worker.role),
-        Router::RoundRobin | Router::Untold => &[],
+    let events = if accepted.frontend.router.reads_kv_caches() {
+        runtime::kv_event_flags(engine, version, worker.role)
+    } else {
+        &[]
     };
     runtime::role_flags(engine, version, worker.role)
         .iter()

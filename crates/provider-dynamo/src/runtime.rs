@@ -28,7 +28,8 @@ pub struct RuntimeVersion {
 #[error("'{0}' is not a version of Dynamo, such as 1.3.1")]
 pub struct NotAVersion(String);
 
-const fn v(major: u32, minor: u32, patch: u32) -> RuntimeVersion {
+/// The version of these numbers.
+pub(crate) const fn v(major: u32, minor: u32, patch: u32) -> RuntimeVersion {
     RuntimeVersion { major, minor, patch }
 }
 

@@ -40,8 +40,8 @@ fn aggregated_keeps_the_contract() -> Result<(), Report> {
                 json!({ "spec": { "resources": { "gpu": null } } }),
             ),
             (
-                "routerMode is 'direct'",
-                json!({ "spec": { "provider": { "overrides": { "routerMode": "direct" } } } }),
+                "routerMode is 'fastest'",
+                json!({ "spec": { "provider": { "overrides": { "routerMode": "fastest" } } } }),
             ),
         ],
         ..samples(served)
