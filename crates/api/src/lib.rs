@@ -8,6 +8,7 @@
 //! | [`llama_stack_distribution`] | `LlamaStackDistribution`, a Llama Stack server |
 //! | [`provider_config`] | `InferenceProviderConfig`, the registration of a provider |
 //! | [`condition`] | condition types, and how conditions are built |
+//! | [`engine_args`] | values of the flags in `spec.engine.args` |
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
 //! | [`name`] | names that are safe in a path of the API server |
 //! | [`reason`] | reasons of conditions and Events |
@@ -22,6 +23,7 @@
 pub mod async_actor;
 pub mod autoscaling;
 pub mod condition;
+pub mod engine_args;
 pub mod labels;
 pub mod llama_stack_distribution;
 mod managed;

@@ -238,7 +238,8 @@ pub struct Engine {
     pub trust_remote_code: Option<bool>,
 
     /// Engine flags without leading dashes, such as gpu-memory-utilization: "0.9". An empty value passes the flag without a
-    /// value.
+    /// value. A JSON list of texts passes several values after the flag, such as `lora-modules: '["a=org/a", "b=org/b"]'`. A value
+    /// that is itself a JSON list is the only item of one: `'["[1, 2]"]'`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 100, "additionalProperties" = {"type": "string", "maxLength": 4096}))]
     #[x_kube(validation = Rule::new("self.all(key, key.matches('^[A-Za-z0-9][-_.A-Za-z0-9]{0,126}$'))").message("engine.args keys must be flag names without leading dashes, such as max-num-seqs: letters, digits, '-', '_' and '.', at most 127 characters"))]

@@ -42,7 +42,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
 
 /// Name under which `/v1/models` lists the model; `None` if the image decides it.
 pub(crate) fn model_name(accepted: &Accepted, flags: &Flags) -> Option<String> {
-    let given = |name| find(&flags.values, name).map(|(_, value)| first(value));
+    let given = |name| flags::first(&flags.values, name).map(|names| first(&names));
     match accepted.engine.served_name {
         ServedName::Flag(name) => given(name),
         // The release in the user's image may have a flag that the default release lacks.
@@ -129,7 +129,7 @@ impl Flags {
         }
     }
 
-    /// Arguments of a command: `--key value`, or `--key` alone.
+    /// Arguments of a command.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
         flags::arguments(&self.values)
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
-use runway_provider::flags::find;
+use runway_provider::flags::{arguments, find, first};
 use serde_json::{Map, Value, json};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
@@ -45,7 +45,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
         Model::InArgs | Model::InImage => Vec::new(),
     };
     Arguments {
-        model_name: flags.find(MODEL_NAME).map(|(_, name)| name.to_owned()),
+        model_name: first(&flags.values, MODEL_NAME),
         list: model.into_iter().chain(flags.arguments()).collect(),
         ignored: flags.ignored,
     }
@@ -215,7 +215,7 @@ impl Flags {
         flag == "skip-tokenizer-init" && self.find("use-sglang-tokenizer").is_some()
     }
 
-    /// Arguments of a command: `--key value`, or `--key` alone.
+    /// Arguments of a command.
     fn arguments(&self) -> Vec<String> {
         let options = (!self.options.is_empty()).then(|| {
             (
@@ -225,10 +225,7 @@ impl Flags {
         });
         let mut all = self.values.clone();
         all.extend(options);
-        all.into_iter()
-            .flat_map(|(key, value)| [format!("--{key}"), value])
-            .filter(|word| !word.is_empty())
-            .collect()
+        arguments(&all).collect()
     }
 }
 

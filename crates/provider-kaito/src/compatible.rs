@@ -189,6 +189,16 @@ fn flags_are_possible(request: &Request, engine: Engine, workload: &Workload) ->
             ));
         }
     }
+    if let Workload::Preset { .. } = workload
+        && let Some((key, _)) = request
+            .args
+            .iter()
+            .find(|(key, text)| flags::values(key, text).len() > 1)
+    {
+        return refuse(format!(
+            "engine.args.{key} has several values, but KAITO passes one for each flag of its presets: set spec.image for a container of your own, or give one value"
+        ));
+    }
     let model_is_given = request.source == ModelSource::Huggingface || matches!(workload, Workload::Preset { .. });
     let names: &[&str] = match engine {
         Engine::LlamaCpp(family) if family.is_llama_server() => &llama_server::MODEL_FLAGS,

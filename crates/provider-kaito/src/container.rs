@@ -49,7 +49,7 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str, con
         spec: json!({"template": {"metadata": metadata, "spec": spec}}),
         config_map: None,
         immutable: BTreeMap::new(),
-        model_name: flags::find(&flags.values, model_name_flag(accepted.engine)).map(|(_, name)| name.to_owned()),
+        model_name: flags::first(&flags.values, model_name_flag(accepted.engine)),
         settings,
         ignored,
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
-pub(crate) use runway_provider::flags::find;
+pub(crate) use runway_provider::flags::{find, first, values};
 use runway_provider::{Request, flags, llama_server};
 
 use crate::engine::Engine;
@@ -71,7 +71,7 @@ impl Flags {
         }
     }
 
-    /// Arguments of a command: `--key value`, or `--key` alone.
+    /// Arguments of a command.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
         flags::arguments(&self.values)
     }

@@ -37,10 +37,7 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> 
             ("engine flags".to_owned(), json!(flags.values)),
         ]),
         settings: BTreeMap::new(),
-        model_name: Some(
-            flags::find(&flags.values, "served-model-name")
-                .map_or_else(|| name_for_clients(model), |(_, name)| name.to_owned()),
-        ),
+        model_name: Some(flags::first(&flags.values, "served-model-name").unwrap_or_else(|| name_for_clients(model))),
         ignored: ignored(request, accepted, model)
             .into_iter()
             .chain(flags.ignored)
@@ -114,11 +111,11 @@ fn config_map(request: &Request, flags: &Flags) -> Object {
 ///   True would be left over, and vLLM does not start with two of them.
 fn config_file(flags: &Flags) -> String {
     let mut text = "# KAITO passes each entry as two arguments: a flag without a value therefore stands for itself twice.\nvllm:\n".to_owned();
-    for (key, value) in &flags.values {
-        let value = if value.is_empty() {
-            quoted(&format!("--{key}"))
-        } else {
-            scalar(value)
+    for (key, given) in &flags.values {
+        // Several values are refused.
+        let value = match flags::values(key, given).first() {
+            Some(value) => scalar(value),
+            None => quoted(&format!("--{key}")),
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {}: {value}", mapping_key(key));

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
+use runway_provider::flags::values;
 use runway_provider::{Refusal, Request, refuse};
 use serde_json::{Map, Value, json};
 
@@ -146,7 +147,11 @@ impl Kind {
             Self::Truth | Self::Unknown if text.is_empty() => Some(json!(true)),
             Self::Truth => text.to_ascii_lowercase().parse::<bool>().ok().map(Value::from),
             Self::Object => serde_json::from_str(text).ok().filter(Value::is_object),
-            Self::Text => Some(text).filter(|t| !t.is_empty()).map(Value::from),
+            // A list of one text is that text, as on a command line.
+            Self::Text => match values("", text).as_slice() {
+                [one] => Some(json!(one)),
+                _ => None,
+            },
             Self::Texts => match serde_json::from_str(text) {
                 Ok(Value::Array(items)) => items.iter().all(Value::is_string).then(|| json!(items)),
                 _ => Self::Text.value(text).map(|item| json!([item])),
@@ -268,6 +273,13 @@ mod tests {
             ("no-enable-prefix-caching", "", "enable_prefix_caching", json!(false)),
             ("revision", "12", "revision", json!("12")),
             ("quantization", "awq", "quantization", json!("awq")),
+            ("quantization", r#"["awq"]"#, "quantization", json!("awq")),
+            (
+                "of-tomorrow",
+                r#"["a=org/a", "b=org/b"]"#,
+                "of_tomorrow",
+                json!(["a=org/a", "b=org/b"]),
+            ),
             (
                 "limit-mm-per-prompt",
                 r#"{"image": 2}"#,
@@ -328,6 +340,7 @@ mod tests {
             ("no-enforce-eager", "perhaps", "true or false"),
             ("speculative-config", "ngram", "a JSON object"),
             ("quantization", "", "a text"),
+            ("quantization", r#"["awq", "gptq"]"#, "a text"),
             ("lora-target-modules", "", "a text, or a JSON list of texts"),
             ("lora-target-modules", "[1]", "a text, or a JSON list of texts"),
             ("cudagraph-capture-sizes", "many", "whole numbers"),

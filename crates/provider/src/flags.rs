@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use runway_api::engine_args;
+
 /// A flag in the spelling of `args`: dashes and underscores are equivalent.
 ///
 /// ```
@@ -17,10 +19,27 @@ pub fn find<'a>(args: &'a BTreeMap<String, String>, flag: &str) -> Option<(&'a s
         .map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
-/// Arguments of a command: `--key value`, or `--key` alone.
+/// Values of a flag: the items of a JSON list, or the text itself. A list that admission rejects is a text.
+pub fn values(flag: &str, text: &str) -> Vec<String> {
+    engine_args::values(flag, text).unwrap_or_else(|_| vec![text.to_owned()])
+}
+
+/// The first value of a flag, such as the served name that clients send; empty for a flag without a value.
+///
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// let args = BTreeMap::from([("served-model-name".to_owned(), r#"["llama", "llama-3"]"#.to_owned())]);
+/// assert_eq!(runway_provider::flags::first(&args, "served_model_name").as_deref(), Some("llama"));
+/// ```
+pub fn first(args: &BTreeMap<String, String>, flag: &str) -> Option<String> {
+    let (key, text) = find(args, flag)?;
+    Some(values(key, text).into_iter().next().unwrap_or_default())
+}
+
+/// Arguments of a command: `--key value`, `--key value value` for several values, or `--key` alone.
 pub fn arguments(flags: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
-    flags.iter().flat_map(|(key, value)| {
-        let value = Some(value).filter(|value| !value.is_empty()).cloned();
-        std::iter::once(format!("--{key}")).chain(value)
-    })
+    flags
+        .iter()
+        .flat_map(|(key, text)| std::iter::once(format!("--{key}")).chain(values(key, text)))
 }

@@ -11,7 +11,7 @@ use runway_api::condition::shorten;
 use runway_api::model_deployment::{
     Autoscaling, Component, ModelDeployment, ModelDeploymentSpec, ModelSource, PodMetadata, ServingMode,
 };
-use runway_api::{autoscaling, labels, overrides};
+use runway_api::{autoscaling, engine_args, labels, overrides};
 use runway_operator::json;
 
 use runway_operator::quantity::{self, Amount, CPU_SUFFIXES, MEMORY_SUFFIXES};
@@ -108,6 +108,7 @@ pub fn validate(deployment: &ModelDeployment, providers: &Providers) -> Findings
     check_model(spec, &mut findings);
     check_provider(deployment, providers, &mut findings);
     check_engine(spec, providers, &mut findings);
+    check_args(spec, &mut findings);
     match spec.mode() {
         ServingMode::Aggregated => check_aggregated(spec, &mut findings),
         ServingMode::Disaggregated => check_disaggregated(spec, &mut findings),
@@ -259,6 +260,46 @@ fn check_engine(spec: &ModelDeploymentSpec, providers: &Providers, findings: &mu
             "trustRemoteCode runs code that comes with the model: enable it only for models whose authors you trust",
         );
     }
+}
+
+/// Flags of engines that take several values, none of which contains a space.
+const SEVERAL: [&str; 9] = [
+    "cuda-graph-bs",
+    "cuda-graph-sizes",
+    "cudagraph-capture-sizes",
+    "ignore-patterns",
+    "logits-processors",
+    "lora-modules",
+    "lora-paths",
+    "lora-target-modules",
+    "served-model-name",
+];
+
+/// Lists of values. Options of TensorRT-LLM, whose names have underscores, are any JSON.
+fn check_args(spec: &ModelDeploymentSpec, findings: &mut Findings) {
+    const EXAMPLE: &str = r#"'["a=org/a", "b=org/b"]'"#;
+    let is_option = |key: &str| spec.engine_type() == Some("trtllm") && key.contains('_');
+    for (key, text) in spec.engine.iter().flat_map(|engine| &engine.args) {
+        match engine_args::values(key, text) {
+            Err(why) if !is_option(key) => findings.refuse(
+                format!("spec.engine.args[{key}]"),
+                format!(
+                    "engine.args.{key} is {why}: for several values, set it to a list of texts, such as {EXAMPLE}; \
+                     for one value that is a list, write it as the only text of a list"
+                ),
+            ),
+            Ok(values) if is_words(key, &values) => findings.warn(format!(
+                "engine.args.{key} is passed as one value: for several values, set it to a list of texts, such as {EXAMPLE}"
+            )),
+            _ => {}
+        }
+    }
+}
+
+/// Whether the only value looks like several.
+fn is_words(key: &str, values: &[String]) -> bool {
+    let takes_several = SEVERAL.contains(&key.replace('_', "-").as_str());
+    takes_several && matches!(values, [one] if !one.starts_with('{') && one.trim().contains(char::is_whitespace))
 }
 
 fn check_aggregated(spec: &ModelDeploymentSpec, findings: &mut Findings) {

@@ -47,6 +47,57 @@ fn refused(spec: Value, expected: &[(&str, &str)]) {
 }
 
 #[test]
+fn values_of_an_engine_flag_are_texts() {
+    let with = |key: &str, text: &str| spec(json!({"engine": {"args": {key: text}}}));
+    for text in [
+        r#"["a=org/a", "b=org/b"]"#,
+        "[1, 2]",
+        r#"["[[1]]"]"#,
+        "[a-z]",
+        "a=org/a",
+    ] {
+        refused(with("lora-modules", text), &[]);
+        assert_eq!(findings(with("lora-modules", text)).warnings, Vec::<String>::new());
+    }
+    for (text, why) in [
+        ("[]", "an empty list"),
+        ("[[1]]", "a list with an item that is neither a text nor a number"),
+        (
+            r#"["a", true]"#,
+            "a list with an item that is neither a text nor a number",
+        ),
+    ] {
+        let message = format!(
+            "engine.args.lora-modules is {why}: for several values, set it to a list of texts, such as '[\"a=org/a\", \"b=org/b\"]'; \
+             for one value that is a list, write it as the only text of a list"
+        );
+        refused(
+            with("lora-modules", text),
+            &[("spec.engine.args[lora-modules]", &message)],
+        );
+    }
+    let option = |engine: &str| spec(json!({"engine": {"type": engine, "args": {"cuda_graph_config": "[{}]"}}}));
+    assert_eq!(errors(option("trtllm")), []);
+    assert_eq!(errors(option("sglang")).len(), 1);
+}
+
+#[test]
+fn value_of_several_words_is_warned_of_if_the_flag_takes_several() {
+    let warnings = |key: &str, text: &str| findings(spec(json!({"engine": {"args": {key: text}}}))).warnings;
+    assert_eq!(
+        warnings("lora_modules", "a=org/a b=org/b"),
+        [
+            "engine.args.lora_modules is passed as one value: for several values, set it to a list of texts, such as '[\"a=org/a\", \"b=org/b\"]'"
+        ]
+    );
+    assert_eq!(
+        warnings("lora-modules", r#"{"name": "a", "path": "org/a"}"#),
+        Vec::<String>::new()
+    );
+    assert_eq!(warnings("chat-template", "a b"), Vec::<String>::new());
+}
+
+#[test]
 fn autoscaling_requires_one_metric_and_a_range() {
     const FIELD: &str = "spec.scaling.autoscaling";
     const MIN: &str = "spec.scaling.autoscaling.minReplicas";
