@@ -191,7 +191,9 @@ impl Suite {
 
     /// The upstream accepts the objects: its schema, and its webhooks.
     async fn accepts(&self, spec: Value) -> Tested {
-        self.create("accepted", spec).await?;
+        if let Err(error) = self.create("accepted", spec).await {
+            return self.unless_rejected(error);
+        }
         let accepted = eventually(self.patience, async || {
             let status = self.status("accepted").await?;
             let conditions = &status.conditions;
@@ -282,7 +284,9 @@ impl Suite {
     async fn change(&self, spec: Value) -> Tested {
         let params = PatchParams::default();
         let patch = Patch::Merge(json!({ "spec": spec }));
-        self.models().patch(SERVED, &params, &patch).await?;
+        if let Err(error) = self.models().patch(SERVED, &params, &patch).await {
+            return self.unless_rejected(error);
+        }
         eventually(self.patience, async || {
             let md = self.models().get(SERVED).await?;
             let status = md.status.clone().unwrap_or_default();
@@ -297,6 +301,14 @@ impl Suite {
             Ok(None)
         })
         .await
+    }
+
+    /// The reason why a spec cannot be tested, if admission rejected it for the provider; otherwise the error.
+    fn unless_rejected(&self, error: kube::Error) -> Tested {
+        match rejected_for(&error, self.provider.name()) {
+            Some(reason) => Ok(Some(reason)),
+            None => Err(error.into()),
+        }
     }
 
     /// Waits until the served model is ready with so many replicas.
@@ -347,14 +359,12 @@ impl Suite {
         Ok(self.models().get(name).await?.status.unwrap_or_default())
     }
 
-    async fn create(&self, name: &str, spec: Value) -> Result<()> {
+    async fn create(&self, name: &str, spec: Value) -> Result<(), kube::Error> {
         let model = json!({
             "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": { "name": name }, "spec": spec,
         });
-        self.models()
-            .create(&PostParams::default(), &serde_json::from_value(model)?)
-            .await?;
-        Ok(())
+        let model = serde_json::from_value(model).map_err(kube::Error::SerdeError)?;
+        self.models().create(&PostParams::default(), &model).await.map(|_| ())
     }
 
     async fn delete(&self, name: &str) -> Result<()> {
@@ -369,6 +379,19 @@ impl Suite {
         })
         .await
     }
+}
+
+/// The message of our webhook about a spec that the registration of this provider does not support (`core::admission`): a violation
+/// of its capabilities, or of its rules, which concern the spec as a whole. Any other rejection is a failure.
+fn rejected_for(error: &kube::Error, provider: &str) -> Option<String> {
+    let kube::Error::Api(status) = error else { return None };
+    let (_, message) = status.message.split_once("denied the request: ")?;
+    let of_capabilities = format!("provider '{provider}' ");
+    let causes = &status.details.as_ref()?.causes;
+    let is_of_provider = causes
+        .iter()
+        .all(|cause| cause.field == "spec" || cause.message.starts_with(&of_capabilities));
+    (is_of_provider && !causes.is_empty()).then(|| message.to_owned())
 }
 
 fn is_ready(md: &ModelDeployment) -> bool {
@@ -424,4 +447,37 @@ async fn record(report: &mut Report, name: &str, test: impl Future<Output = Test
         took: started.elapsed(),
     });
     passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejection_by_the_registration_of_the_provider_is_not_a_failure() {
+        let denied = "admission webhook \"validation.kubeairunway.ai\" denied the request: ";
+        let rejected = |message: &str, causes: Value| {
+            let status = json!({
+                "status": "Failure", "reason": "Invalid", "code": 422, "message": message, "details": { "causes": causes },
+            });
+            let error = kube::Error::Api(Box::new(serde_json::from_value(status).unwrap()));
+            rejected_for(&error, "kaito")
+        };
+        let cause =
+            |field: &str, message: &str| json!({ "reason": "FieldValueInvalid", "field": field, "message": message });
+
+        let rule = "KAITO presets accept no env: set spec.image";
+        let found = rejected(&format!("{denied}{rule}"), json!([cause("spec", rule)]));
+        assert_eq!(found.as_deref(), Some(rule));
+        let gap = "provider 'kaito' does not support sglang: change spec.engine.type";
+        let found = rejected(&format!("{denied}{gap}"), json!([cause("spec.engine.type", gap)]));
+        assert_eq!(found.as_deref(), Some(gap));
+
+        let mistake = "engine.type is required";
+        let causes = json!([cause("spec", rule), cause("spec.engine.type", mistake)]);
+        assert_eq!(rejected(&format!("{denied}{rule}; {mistake}"), causes), None);
+        assert_eq!(rejected(&format!("{denied}quota exceeded"), json!([])), None);
+        let of_schema = "ModelDeployment.kubeairunway.ai \"accepted\" is invalid: spec.image: Too long";
+        assert_eq!(rejected(of_schema, json!([cause("spec", "Too long")])), None);
+    }
 }
