@@ -57,6 +57,7 @@ fn seen(of_gateway: &Value) -> Observed {
         settings: Arc::new(Settings {
             gateways: vec!["infra/models".parse().unwrap()],
             delete: false,
+            pools: false,
             picker: None,
             timeout: Duration::from_mins(5),
         }),
@@ -217,12 +218,25 @@ fn pods(port: &Value) -> Option<Pods> {
 /// A model in a cluster with pools.
 fn pooled() -> Observed {
     with(seen(&Value::Null), |seen| {
-        Arc::make_mut(&mut seen.settings).picker = Some(Picker {
+        let settings = Arc::make_mut(&mut seen.settings);
+        settings.pools = true;
+        settings.picker = Some(Picker {
             name: "{name}-epp".parse().unwrap(),
             port: 9002,
         });
         seen.has_pools = true;
         seen.pods = pods(&json!(5000));
+    })
+}
+
+/// The same, with an engine, and labels of its pods.
+fn of_engine(engine: &str, pod_labels: &Value) -> Observed {
+    with(pooled(), |seen| {
+        edit(seen, |md| {
+            let engine = json!({ "type": engine });
+            md.spec.engine = serde_json::from_value(engine).unwrap();
+            md.spec.pod_template = serde_json::from_value(json!({ "metadata": { "labels": pod_labels } })).unwrap();
+        });
     })
 }
 
@@ -634,7 +648,8 @@ fn of_pools() -> Vec<Case> {
         seen.pods = pods(&json!("http"));
     });
     let off = with(accepted_with(pooled(), Some(&accepted())), |seen| {
-        Arc::make_mut(&mut seen.settings).picker = None;
+        let settings = Arc::make_mut(&mut seen.settings);
+        (settings.pools, settings.picker) = (false, None);
     });
     let of_user = with(pooled(), |seen| {
         edit(seen, |md| {
@@ -820,9 +835,43 @@ fn pool_has_the_pods_of_the_service_and_the_picker_of_the_model() {
 }
 
 #[test]
+fn label_with_the_engine_is_asked_for_only_if_a_picker_would_read_other_metrics() {
+    let remark = |seen: Observed| {
+        let seen = with(settled(seen), |seen| {
+            seen.route = answered(seen.route.take(), &accepted());
+        });
+        let status: ModelDeploymentStatus = serde_json::from_value(plan(&seen).status.unwrap()).unwrap();
+        let message = status.conditions.get_condition(GATEWAY_READY).unwrap().message.clone();
+        let (_, remark) = message.split_once("accepted HTTPRoute 'gemma'").unwrap();
+        remark.to_owned()
+    };
+    assert_eq!(
+        remark(of_engine("trtllm", &json!({}))),
+        ". Its endpoint picker reads the metrics of the pods as those of vLLM: \
+         set spec.podTemplate.metadata.labels to 'inference.networking.k8s.io/engine-type: trtllm-serve'"
+    );
+    assert_eq!(remark(of_engine("vllm", &json!({}))), "");
+    for label in ["llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type"] {
+        assert_eq!(remark(of_engine("sglang", &json!({ label: "sglang" }))), "", "{label}");
+    }
+    let without_picker = with(of_engine("sglang", &json!({})), |seen| {
+        Arc::make_mut(&mut seen.settings).picker = None;
+    });
+    assert_eq!(remark(without_picker), "");
+}
+
+#[test]
+fn pool_without_a_picker_leaves_the_choice_to_the_gateway() {
+    let seen = settled(with(pooled(), |seen| Arc::make_mut(&mut seen.settings).picker = None));
+    let spec = json!({ "selector": { "matchLabels": { "app": "gemma" } }, "targetPorts": [{ "number": 5000 }] });
+    assert_eq!(seen.pool.as_ref().unwrap().data["spec"], spec);
+}
+
+#[test]
 fn pool_is_deleted_after_the_route_has_left_it() {
     let seen = with(settled(pooled()), |seen| {
-        Arc::make_mut(&mut seen.settings).picker = None;
+        let settings = Arc::make_mut(&mut seen.settings);
+        (settings.pools, settings.picker) = (false, None);
     });
     let first = plan(&seen);
     assert!(
@@ -847,13 +896,16 @@ fn rejection_by_the_api_server_is_reported() {
         let condition = status.conditions.get_condition(GATEWAY_READY)?.clone();
         Some((condition.reason, condition.message))
     };
-    let rejected = apply::Error::Apply {
-        kind: "HTTPRoute".to_owned(),
+    let rejected = |kind: &str| apply::Error::Apply {
+        kind: kind.to_owned(),
         name: "gemma".to_owned(),
         lasting: false,
         source: source(),
     };
-    let (reason, message) = reported(&rejected).unwrap();
+    let (_, message) = reported(&rejected("InferencePool")).unwrap();
+    assert!(message.contains("inference extension 1.6"), "{message}");
+    let (reason, message) = reported(&rejected("HTTPRoute")).unwrap();
+    assert!(!message.contains("inference extension"), "{message}");
     assert_eq!(reason, "RouteRejected");
     assert!(
         message.contains("HTTPRoute 'gemma' was refused: spec.rules: Too many"),

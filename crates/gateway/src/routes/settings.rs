@@ -19,7 +19,10 @@ pub struct Args {
     /// Delete everything that was created for a Gateway, such as before the controller is uninstalled
     #[arg(long, conflicts_with = "gateways")]
     pub delete_routes: bool,
-    /// Service of a model's endpoint picker in the model's namespace, such as {name}-epp. Without it, no InferencePool is created
+    /// Create an InferencePool for each model also without an endpoint picker (inference extension 1.6)
+    #[arg(long)]
+    pub inference_pools: bool,
+    /// Service of a model's endpoint picker in the model's namespace, such as {name}-epp. Each model gets an InferencePool with it
     #[arg(long, value_name = "NAME")]
     pub endpoint_picker: Option<PickerName>,
     /// Port of that Service
@@ -37,7 +40,9 @@ pub struct Settings {
     pub gateways: Vec<GatewayName>,
     /// Whether everything that was created is deleted.
     pub delete: bool,
-    /// Endpoint picker of InferencePools, if there are any.
+    /// Whether models get InferencePools.
+    pub pools: bool,
+    /// Endpoint picker of InferencePools. Without one, the Gateway chooses among the pods.
     pub picker: Option<Picker>,
     /// Longest time for a request.
     pub timeout: Duration,
@@ -61,6 +66,7 @@ impl From<Args> for Settings {
         Self {
             gateways: args.gateways,
             delete: args.delete_routes,
+            pools: args.inference_pools || picker.is_some(),
             picker,
             timeout: args.request_timeout,
         }

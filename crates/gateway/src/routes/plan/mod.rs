@@ -70,7 +70,7 @@ pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
             kind, name, manager, ..
         } => refused(NameTaken, taken(&format!("{kind} '{name}'"), manager)),
         _ => match error.refusal() {
-            Some(message) => refused(RouteRejected, message),
+            Some(message) => refused(RouteRejected, format!("{message}{}", pool::hint(seen, error))),
             None => return Plan::default(),
         },
     };
@@ -215,7 +215,10 @@ fn accepted(seen: &Observed, gateway: &GatewayName, route: &DynamicObject, backe
         return pending;
     }
     let (reason, message) = match &backend.obstacle {
-        None => (RouteAccepted, format!("Gateway '{gateway}' accepted {named}")),
+        None => {
+            let remark = pool::remark(seen, backend).map_or_else(String::new, |remark| format!(". {remark}"));
+            (RouteAccepted, format!("Gateway '{gateway}' accepted {named}{remark}"))
+        }
         Some(why) => (
             RoutedToService,
             format!("Gateway '{gateway}' accepted {named}, which leads to the Service: {why}"),

@@ -4,9 +4,9 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use runway_api::GatewayReason::RouteNotResolved;
 use runway_api::{ModelDeployment, labels};
-use runway_operator::object;
 use runway_operator::plan::{Apply, Delete};
 use runway_operator::services::ServicePort;
+use runway_operator::{apply, object};
 use serde_json::{Value, json};
 
 use super::status::{Outcome, refused};
@@ -14,7 +14,11 @@ use super::{deletion, is_made_for};
 use crate::routes::kinds::{self, INFERENCE_POOL, Verdict};
 use crate::routes::observe::Observed;
 use crate::routes::pods;
-use crate::routes::settings::{GatewayName, Picker};
+use crate::routes::settings::GatewayName;
+
+/// Labels of a pod with the engine whose metrics the endpoint picker reads. Those without one count as vLLM (inference extension 1.5
+/// and llm-d-router; the second is that of llm-d-router alone).
+const ENGINE_LABELS: [&str; 2] = ["inference.networking.k8s.io/engine-type", "llm-d.ai/engine-type"];
 
 /// Backend of a route.
 pub(super) struct Backend {
@@ -47,10 +51,10 @@ impl Backend {
 
 /// The InferencePool of the model if it can have one, else its Service.
 pub(super) fn backend(seen: &Observed, service: &ServicePort) -> Backend {
-    let Some(picker) = &seen.settings.picker else {
+    if !seen.settings.pools {
         return Backend::service(service, None);
-    };
-    match wanted(seen, picker, service) {
+    }
+    match wanted(seen, service) {
         Ok(pool) => Backend {
             reference: json!({
                 "group": INFERENCE_POOL.group,
@@ -65,11 +69,11 @@ pub(super) fn backend(seen: &Observed, service: &ServicePort) -> Backend {
 }
 
 /// The desired pool, or why there is none.
-fn wanted(seen: &Observed, picker: &Picker, service: &ServicePort) -> Result<Apply, String> {
+fn wanted(seen: &Observed, service: &ServicePort) -> Result<Apply, String> {
     let md: &ModelDeployment = &seen.md;
     let named = INFERENCE_POOL.named(&md.name_any());
     if !seen.has_pools {
-        return Err("no CRD inferencepools.inference.networking.k8s.io is installed in version v1. An administrator must install it, or remove --endpoint-picker".to_owned());
+        return Err("no CRD inferencepools.inference.networking.k8s.io is installed in version v1. An administrator must install it, or remove --endpoint-picker and --inference-pools".to_owned());
     }
     let live = seen.pool.as_deref();
     if let Some(other) = live.filter(|live| !is_made_for(md, live)) {
@@ -96,18 +100,20 @@ fn wanted(seen: &Observed, picker: &Picker, service: &ServicePort) -> Result<App
             service.service
         ));
     };
-    let spec = json!({
+    let mut spec = json!({
         "selector": { "matchLabels": found.labels },
         "targetPorts": [{ "number": port }],
-        "endpointPickerRef": {
+    });
+    if let Some(picker) = &seen.settings.picker {
+        spec["endpointPickerRef"] = json!({
             "group": "",
             "kind": "Service",
             "name": picker.name.of(&md.name_any()),
             "port": { "number": picker.port },
             // While the picker does not answer, the Gateway chooses a pod itself.
             "failureMode": "FailOpen",
-        },
-    });
+        });
+    }
     let drift = "The InferencePool of this ModelDeployment was changed directly, reverting it";
     let desired = object::namesake(md, labels::DEPLOYMENT, INFERENCE_POOL, &spec);
     Ok(object::wanted(
@@ -119,6 +125,27 @@ fn wanted(seen: &Observed, picker: &Picker, service: &ServicePort) -> Result<App
     ))
 }
 
+/// Remark about pods whose metrics the endpoint picker reads as those of vLLM, because they have no label with their engine. The
+/// label is the user's to set: one that the provider added to existing templates would restart all pods.
+pub(super) fn remark(seen: &Observed, backend: &Backend) -> Option<String> {
+    // Engines that the picker knows by these names (llm-d-router, plugin core-metrics-extractor).
+    let known = match seen.md.spec.engine_type()? {
+        "vllm" => return None,
+        "trtllm" => "trtllm-serve",
+        other => other,
+    };
+    let template = seen.md.spec.pod_template.as_ref();
+    let labels = template.and_then(|template| Some(&template.metadata.as_ref()?.labels));
+    let is_told = labels.is_some_and(|labels| ENGINE_LABELS.iter().any(|key| labels.contains_key(*key)));
+    if is_told || backend.pool.is_none() || seen.settings.picker.is_none() {
+        return None;
+    }
+    Some(format!(
+        "Its endpoint picker reads the metrics of the pods as those of vLLM: set spec.podTemplate.metadata.labels to '{}: {known}'",
+        ENGINE_LABELS[0]
+    ))
+}
+
 /// Deletion of a pool that is not wanted any more, once the route does not lead to it.
 pub(super) fn leftover(seen: &Observed, backend: &Backend, route: Option<&DynamicObject>) -> Option<Delete> {
     let name = seen.md.name_any();
@@ -127,6 +154,16 @@ pub(super) fn leftover(seen: &Observed, backend: &Backend, route: Option<&Dynami
         return None;
     }
     deletion(seen, INFERENCE_POOL, seen.pool.as_deref())
+}
+
+/// Remedy for a pool without an endpoint picker that the API server rejects.
+pub(super) fn hint(seen: &Observed, error: &apply::Error) -> &'static str {
+    match error {
+        apply::Error::Apply { kind, .. } if kind == INFERENCE_POOL.kind && seen.settings.picker.is_none() => {
+            ". If endpointPickerRef is required, an administrator must install the inference extension 1.6 or newer, or set --endpoint-picker"
+        }
+        _ => "",
+    }
 }
 
 /// The refusal of the pool by the controller of the Gateway.
