@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use kube::Client;
 use kube::client::Body;
-use runway_client::chat::{self, Piece};
+use runway_client::chat::{self, Part};
 use runway_operator::services::{ServicePort, Services};
 use runway_provider::question::Question;
 use runway_provider::talk::ask;
@@ -37,7 +37,8 @@ pub fn run(data: &[u8]) {
         }
     }
     for line in bodies.iter().filter_map(|body| crate::text(body)).flat_map(str::lines) {
-        assert_ne!(chat::piece(line), Piece::Text(String::new()));
+        let parts = chat::parts(line).unwrap_or_default();
+        assert!(!parts.contains(&Part::Text(String::new())), "{line}");
     }
 }
 

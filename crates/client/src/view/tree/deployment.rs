@@ -37,7 +37,11 @@ pub fn tree(parts: &Parts) -> Tree {
 /// Node of the ModelDeployment, without the message that repeats its upstream object.
 fn deployment(parts: &Parts) -> Node {
     let status = parts.md.status.clone().unwrap_or_default();
-    let health: Health = status.phase.map_or(Tone::Unknown, Phase::tone).into();
+    let health = match status.phase.map_or(Tone::Unknown, Phase::tone).into() {
+        // Phase and message are of an earlier generation.
+        Health::Good if !parts.md.serving_state().is_as_desired() => Health::Open,
+        health => health,
+    };
     let provider = parts.md.selected_provider();
     let text = match (status.conditions.when_true(condition::STALLED), provider) {
         (Some(stalled), _) => stalled.message.clone(),
