@@ -139,7 +139,7 @@ impl Caches {
             let (wake, provider) = (self.wake.clone(), self.provider.clone());
             tasks.spawn(store.clone().follow(
                 pods,
-                move |pod| ModelPod::of(provider.as_ref(), &pod),
+                move |pod| ModelPod::of(provider.component_labels(), &pod),
                 move |change| wake.call(change.namespace, change.name),
             ));
         }

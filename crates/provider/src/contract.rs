@@ -332,7 +332,7 @@ pub struct Component {
     /// Whether a pod is ready only when the model is loaded. If not, `status.replicas` counts no more replicas than the upstream
     /// reports.
     pub ready_when_loaded: bool,
-    /// What a container of these pods is asked to run, for comparison; `None` if the upstream replaces pods that run anything else.
+    /// Desired container of these pods, for comparison; `None` if the upstream replaces pods that run anything else.
     pub container: Option<Container>,
 }
 

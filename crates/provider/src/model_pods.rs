@@ -8,18 +8,16 @@ use kube::ResourceExt;
 use runway_operator::kubelet::{self, Unready};
 use serde_json::Value;
 
-use crate::contract::Provider;
-
-/// A pod with one of [`Provider::pod_labels`] that is neither being deleted nor completed.
+/// A pod of a model that is neither being deleted nor completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelPod {
     /// Name of the pod.
     pub name: Box<str>,
     /// The object that controls the pod.
     pub controller: Option<Controller>,
-    /// Those of [`Provider::component_labels`] that the pod has.
+    /// Those of the labels that distinguish components and rollouts that the pod has.
     pub labels: Vec<(&'static str, Box<str>)>,
-    /// Why the pod is not ready; `None` if it is ready.
+    /// Reason why the pod is not ready; `None` if it is ready.
     pub unready: Option<Box<Unready>>,
     pub(crate) containers: Box<[Running]>,
 }
@@ -43,7 +41,7 @@ pub(crate) struct Running {
     variables: Box<[u64]>,
 }
 
-/// A container that the pods of a component are asked to run.
+/// Desired container of a component's pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Container {
     /// Name of the container.
@@ -60,7 +58,7 @@ pub struct Container {
     pub env: Vec<EnvVar>,
 }
 
-/// The first difference between a pod and the container that it is asked to run.
+/// The first difference between a pod and its desired container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// It has no container of that name.
@@ -69,7 +67,7 @@ pub enum Difference {
     Image {
         /// The image of the pod.
         runs: String,
-        /// The image that is asked for.
+        /// The desired image.
         wanted: String,
     },
     /// It runs another command.
@@ -99,8 +97,9 @@ impl Container {
 }
 
 impl ModelPod {
-    /// The kept form of a pod; `None` if it is being deleted or completed, so that no request reaches it.
-    pub fn of(provider: &dyn Provider, pod: &Pod) -> Option<Self> {
+    /// The kept form of a pod, with those of `labels` that it has; `None` if it is being deleted or completed, so that no request
+    /// reaches it.
+    pub fn of(labels: &[&'static str], pod: &Pod) -> Option<Self> {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         if pod.metadata.deletion_timestamp.is_some() || phase == Some("Succeeded") {
             return None;
@@ -109,7 +108,6 @@ impl ModelPod {
             .owner_references()
             .iter()
             .find(|owner| owner.controller == Some(true));
-        let labels = provider.component_labels().iter();
         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
         Some(Self {
             name: pod.name_any().into(),
@@ -118,6 +116,7 @@ impl ModelPod {
                 name: owner.name.as_str().into(),
             }),
             labels: labels
+                .iter()
                 .filter_map(|label| Some((*label, pod.labels().get(*label)?.as_str().into())))
                 .collect(),
             unready: kubelet::unready(pod).map(Box::new),
@@ -143,7 +142,7 @@ impl ModelPod {
         self.unready.as_ref().is_some_and(|unready| unready.ended.is_some())
     }
 
-    /// Whether the pod has all of these labels, which are some of [`Provider::component_labels`].
+    /// Whether the pod has all of these labels, of those that are kept.
     pub fn has(&self, labels: &[(&'static str, String)]) -> bool {
         labels.iter().all(|(key, value)| {
             let mut own = self.labels.iter();
@@ -151,7 +150,7 @@ impl ModelPod {
         })
     }
 
-    /// The first difference from a container that the pod is asked to run.
+    /// The first difference from the pod's desired container.
     ///
     /// Registries of images are not compared: clusters have mirrors, which admission webhooks write into pods.
     pub fn difference(&self, wanted: &Container) -> Option<Difference> {

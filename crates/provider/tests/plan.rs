@@ -250,10 +250,11 @@ fn observed(folder: &Path) -> Observed {
             .clone()
             .map(|(path, message)| InvalidSettings { path, message }),
         children: children(&md, &given),
-        pods: given
-            .pods
-            .as_ref()
-            .map(|pods| pods.iter().filter_map(|pod| ModelPod::of(&ACME, pod)).collect()),
+        pods: given.pods.as_ref().map(|pods| {
+            pods.iter()
+                .filter_map(|pod| ModelPod::of(ACME.component_labels(), pod))
+                .collect()
+        }),
         outage: given.outage.clone(),
         verification: Verification::Assumed,
         answer_timeout: Duration::from_secs(10),

@@ -264,6 +264,12 @@ const CONDITIONS: &[Condition] = &[
             ),
             Reason(
                 False,
+                "SchedulingGated",
+                "A pod has scheduling gates, so that the scheduler does not consider it yet",
+                "With Kueue, check the quota of the queue; otherwise the controller that set the gates removes them",
+            ),
+            Reason(
+                False,
                 "Evicted",
                 "The kubelet evicted a pod",
                 "If a volume exceeded its limit, use smaller packages or a larger `--provider-volume-size`",

@@ -278,9 +278,39 @@ const CONDITIONS: &[Condition] = &[
             ),
             Reason(
                 False,
+                "PodsNotReady",
+                "The upstream reports that the model serves, but fewer pods are ready than it needs",
+                "Wait; if it lasts, see the pods with `kubeairunway tree`, and the upstream operator with `kubeairunway check`",
+            ),
+            Reason(
+                False,
+                "PodsOutdated",
+                "A pod runs another image, command or environment than requested, and the upstream does not replace it",
+                "Delete the object that the message names; the upstream creates it again",
+            ),
+            Reason(
+                False,
+                "ForeignPod",
+                "A pod of another owner has the labels by which the endpoint selects its pods, so that requests may reach it",
+                "Remove these labels from the pod, or delete it",
+            ),
+            Reason(
+                False,
+                "ScalingToZero",
+                "No replica is desired, and pods still run",
+                "Wait; if it lasts, check the upstream operator with `kubeairunway check`",
+            ),
+            Reason(
+                False,
                 "Unschedulable",
                 "No node accepts a pod",
                 "Add a node, lower `spec.resources`, or correct `spec.nodeSelector` and `spec.tolerations`",
+            ),
+            Reason(
+                False,
+                "SchedulingGated",
+                "A pod has scheduling gates, so that the scheduler does not consider it yet",
+                "With Kueue, check the quota of the queue; otherwise the controller that set the gates removes them",
             ),
             Reason(
                 False,

@@ -264,7 +264,11 @@ impl State {
             .filter(|pod| pod.namespace().as_deref().unwrap_or(DEFAULT_NAMESPACE) == namespace && belongs(pod))
             .collect();
         pods.sort_by_key(|pod| pod.name_any());
-        Some(pods.into_iter().filter_map(|pod| ModelPod::of(provider, pod)).collect())
+        Some(
+            pods.into_iter()
+                .filter_map(|pod| ModelPod::of(provider.component_labels(), pod))
+                .collect(),
+        )
     }
 
     /// The pods of a LlamaStackDistribution.

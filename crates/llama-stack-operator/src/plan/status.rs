@@ -157,7 +157,7 @@ struct Telling {
     story: Story,
     /// Failure of the pod as a whole.
     trouble: Option<Trouble>,
-    /// Why the scheduler places no pod on a node.
+    /// Reason why the scheduler places no pod on a node.
     not_scheduled: Option<(DistributionReason, String)>,
 }
 

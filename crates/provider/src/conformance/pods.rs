@@ -97,7 +97,7 @@ pub(super) fn r39_pods_that_run_something_else_do_not_count(trial: &Trial) -> Ru
             said(&cluster)
         );
         cluster.pods = Some(pods);
-        ready(&mut cluster, "all pods run what was asked for")?;
+        ready(&mut cluster, "all pods run the desired container")?;
     }
     Ok(())
 }
@@ -232,7 +232,7 @@ fn build(
         "status": status,
     }))
     .map_err(|error| format!("not a pod: {error}"))?;
-    let pod = ModelPod::of(trial.provider, &pod).ok_or("the pod is being deleted")?;
+    let pod = ModelPod::of(trial.provider.component_labels(), &pod).ok_or("the pod is being deleted")?;
     ensure_owned(trial, &deployment, &pod)?;
     Ok(pod)
 }

@@ -1,4 +1,4 @@
-//! Counts the pods of a model: which of them run what was asked for, and what is missing until the model serves.
+//! Counts the pods of a model: which of them run the desired containers, and what is missing until the model serves.
 
 use kube::ResourceExt;
 use runway_api::ProviderReason;
@@ -148,7 +148,7 @@ fn short(component: &Component, ready: i32) -> Gap {
     }
 }
 
-/// The pod's difference from what it is asked to run, with the remedy.
+/// The pod's difference from its desired container, with the remedy.
 pub(super) fn outdated(provider: &dyn Provider, pod: &ModelPod, difference: &Difference) -> String {
     let difference = match difference {
         Difference::Container(name) => format!("has no container '{name}'"),

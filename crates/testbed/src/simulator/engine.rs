@@ -32,8 +32,8 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Behaviour, Config, LABEL, Task, pods,
-    timeline::{self, Stage},
+    Behaviour, Config, LABEL, Task,
+    timeline::{self, PodState, Stage},
 };
 
 const STUCK_FINALIZER: &str = "simulator.kubeairunway.ai/stuck";
@@ -56,6 +56,9 @@ pub(super) struct Role {
     pub(super) owns: Vec<ApiResource>,
 }
 
+/// The pods made so far, by the uid of their object: the hash of the template, and the state.
+pub(super) type KnownPods = HashMap<String, BTreeMap<String, (String, Option<PodState>)>>;
+
 /// A role being played, in the version that its CRD stores.
 pub(super) struct Simulation {
     pub(super) client: Client,
@@ -64,7 +67,7 @@ pub(super) struct Simulation {
     role: Role,
     /// Current undertaking and its start, by uid.
     since: Mutex<HashMap<String, (String, Instant)>>,
-    pub(super) pods: Mutex<pods::Known>,
+    pub(super) pods: Mutex<KnownPods>,
 }
 
 /// Plays until dropped: from the moment the CRD is established until it is deleted, and anew when its stored version

@@ -47,8 +47,8 @@ use serde_json::{Map, Value, json};
 use super::{
     Config,
     engine::{Role, Simulation, condition, hash, play},
-    pods::{PodState, SimulatedPod},
-    timeline::Stage,
+    pods::SimulatedPod,
+    timeline::{PodState, Stage},
 };
 
 /// The field manager of everything that the simulator writes as KubeRay.

@@ -1,6 +1,6 @@
 //! Pods of simulated operators whose images do not run here: objects with a status, which no kubelet runs and no scheduler places.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -10,9 +10,8 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Behaviour,
     engine::{Simulation, hash, secret_name},
-    timeline::Stage,
+    timeline::PodState,
 };
 
 /// On each simulated pod: the uid of the object that it is of.
@@ -30,34 +29,6 @@ pub(super) struct SimulatedPod {
     /// Whether the operator replaces the pod when its template has changed.
     pub(super) rolls_out: bool,
 }
-
-/// Condition of a simulated pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PodState {
-    /// Its containers run, and are not ready.
-    Starting,
-    Ready,
-    /// Its first container was killed for lack of memory again and again.
-    Crashing,
-    /// A Secret that it needs is missing.
-    SecretMissing,
-}
-
-impl PodState {
-    /// State of the pods of an object at a stage; `None` before there are any.
-    pub(super) fn at(behaviour: Behaviour, stage: Stage) -> Option<Self> {
-        match stage {
-            _ if behaviour == Behaviour::SecretMissing => Some(Self::SecretMissing),
-            Stage::Pending => None,
-            Stage::Loading | Stage::Failed => Some(Self::Starting),
-            Stage::Ready | Stage::Headless => Some(Self::Ready),
-            Stage::Crashing | Stage::Unready => Some(Self::Crashing),
-        }
-    }
-}
-
-/// The pods made so far, by the uid of their object: the hash of the template, and the state.
-pub(super) type Known = HashMap<String, BTreeMap<String, (String, Option<PodState>)>>;
 
 impl SimulatedPod {
     /// A pod with the labels of its template and others.

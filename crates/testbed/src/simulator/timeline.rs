@@ -23,6 +23,31 @@ pub(super) enum Stage {
     Failed,
 }
 
+/// Condition of a simulated pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PodState {
+    /// Its containers run, and are not ready.
+    Starting,
+    Ready,
+    /// Its first container was killed for lack of memory again and again.
+    Crashing,
+    /// A Secret that it needs is missing.
+    SecretMissing,
+}
+
+impl PodState {
+    /// State of the pods of an object at a stage; `None` before there are any.
+    pub(super) fn at(behaviour: Behaviour, stage: Stage) -> Option<Self> {
+        match stage {
+            _ if behaviour == Behaviour::SecretMissing => Some(Self::SecretMissing),
+            Stage::Pending => None,
+            Stage::Loading | Stage::Failed => Some(Self::Starting),
+            Stage::Ready | Stage::Headless => Some(Self::Ready),
+            Stage::Crashing | Stage::Unready => Some(Self::Crashing),
+        }
+    }
+}
+
 /// The stage at this age, and how long until the next one. No stage at all: say nothing.
 pub(super) fn stage(behaviour: Behaviour, ready_after: Duration, age: Duration) -> (Option<Stage>, Option<Duration>) {
     let plan = plan(behaviour, ready_after);

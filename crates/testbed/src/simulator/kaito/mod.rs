@@ -49,8 +49,8 @@ use serde_json::{Value, json};
 use super::{
     Behaviour, Config, LABEL,
     engine::{self, Role, Simulation, play},
-    pods::{PodState, SimulatedPod},
-    timeline,
+    pods::SimulatedPod,
+    timeline::{self, PodState},
 };
 
 /// The field manager of everything that the simulator writes as KAITO.
