@@ -46,6 +46,7 @@ impl fmt::Debug for Configured {
         f.debug_struct("Configured")
             .field("provider", &self.provider.name())
             .field("invalid", &self.invalid)
+            .field("answer_timeout", &self.answer_timeout)
             .finish()
     }
 }

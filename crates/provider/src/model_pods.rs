@@ -170,9 +170,12 @@ impl ModelPod {
         }
         if let Some(args) = &wanted.args {
             let mut running = running.args.iter().copied();
-            let are_there = args.iter().map(hash).all(|arg| match wanted.args_grow {
-                true => running.any(|found| found == arg),
-                false => running.next() == Some(arg),
+            let are_there = args.iter().map(hash).all(|arg| {
+                if wanted.args_grow {
+                    running.any(|found| found == arg)
+                } else {
+                    running.next() == Some(arg)
+                }
             });
             if !are_there || !wanted.args_grow && running.next().is_some() {
                 return Some(Difference::Args);

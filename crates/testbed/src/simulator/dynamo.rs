@@ -128,7 +128,8 @@ async fn keep_pods(
     simulation: &Simulation,
 ) -> kube::Result<()> {
     let has_run = object.data["status"]["conditions"].is_array();
-    let Some(state) = PodState::at(simulation.behaviour(object), stage).filter(|_| stage != Stage::Pending || !has_run)
+    let Some(workers) =
+        PodState::at(simulation.behaviour(object), stage).filter(|_| stage != Stage::Pending || !has_run)
     else {
         return Ok(());
     };
@@ -138,14 +139,14 @@ async fn keep_pods(
         let template = component.pod_template();
         let is_frontend = component.kind == "frontend";
         // The frontend has no model to load.
-        let state = match state {
+        let condition = match workers {
             PodState::Crashing | PodState::SecretMissing if is_frontend => PodState::Ready,
-            state => state,
+            as_workers => as_workers,
         };
         for number in 0..component.replicas {
             let name = format!("{}-{number}", component.resource_name(&graph));
             let labels = [(GRAPH, graph.as_str()), (COMPONENT, component.name)];
-            pods.push(SimulatedPod::new(name, &template, &labels, state));
+            pods.push(SimulatedPod::new(name, &template, &labels, condition));
         }
     }
     if stage == Stage::Headless {

@@ -262,13 +262,13 @@ async fn keep_pods(
         let is_current = cluster == clusters.current();
         let stage = if is_current { stage } else { Stage::Ready };
         let has_run = is_current && clusters.pending.is_none() && stage == Stage::Pending;
-        let state = if has_run {
+        let condition = if has_run {
             Some(PodState::Ready)
         } else {
             PodState::at(behaviour, stage)
         };
-        if let Some(state) = state {
-            pods.extend(pods_of(service, cluster, state, stage == Stage::Headless));
+        if let Some(condition) = condition {
+            pods.extend(pods_of(service, cluster, condition, stage == Stage::Headless));
         }
     }
     simulation.keep_pods(service, pods).await
