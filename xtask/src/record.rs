@@ -81,6 +81,7 @@ mod tests {
             (RELIABILITY, "storm --installed --docs"),
             (RELIABILITY, "storm --leaders"),
             (RELIABILITY, "storm --outages"),
+            (RELIABILITY, "storm --ready"),
             (RELIABILITY, "bench soak --docs"),
         ] {
             let text = std::fs::read_to_string(shell::root().join(page)).unwrap();

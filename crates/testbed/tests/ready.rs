@@ -42,7 +42,7 @@ async fn ready_is_true_only_while_pods_of_the_current_generation_serve() -> Resu
     support::report(&league.table())?;
     ensure!(
         league.false_ready() == 0,
-        "Ready was False or late:\n{}",
+        "Ready without a pod that serves:\n{}",
         league.violations()
     );
     Ok(())

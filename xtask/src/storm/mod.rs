@@ -19,6 +19,8 @@ const WRITES: &str = "every_run_with_a_fault_ends_as_the_one_without";
 const PLANS: &str = "every_change_of_a_spec_is_planned_and_the_first_spec_recovers";
 /// The test that ends leaders.
 const LEADERS: &str = "another_replica_takes_over_although_the_clocks_differ";
+/// The test that samples Ready.
+const SAMPLER: &str = "ready_is_true_only_while_pods_of_the_current_generation_serve";
 /// The test of outages, and their lengths in seconds.
 const OUTAGE: &str = "controllers_try_once_a_second_and_continue_after_an_outage";
 const OUTAGES: &str = "0.1 1 10 60 600";
@@ -80,6 +82,10 @@ struct OfPrograms {
     /// docs/reliability.md.
     #[arg(long, conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "seeds", "installed", "leaders"])]
     outages: bool,
+    /// Take models of each provider through N changes and faults, compare every 200 ms what Ready says with what the pods serve, and
+    /// write the results to docs/reliability.md.
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "seeds", "installed", "leaders", "outages"])]
+    ready: Option<u32>,
 }
 
 pub(crate) async fn run(args: &Args) -> Result<()> {
@@ -93,6 +99,9 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
             LEADERS,
             ("STORM_LEADERS", times.to_string()),
         );
+    }
+    if let Some(changes) = args.programs.ready {
+        return measure("storm --ready", "ready", SAMPLER, ("STORM_READY", changes.to_string()));
     }
     if args.programs.outages {
         return measure(

@@ -11,7 +11,7 @@ use crate::lane::Lane;
 use crate::shell;
 
 /// Files whose tests start real nodes. KEDA is built last, so what needs it comes last.
-const NODES: [&str; 11] = [
+const NODES: [&str; 12] = [
     "crates/llama-stack-operator/tests/node.rs",
     "crates/testbed/tests/answers.rs",
     "crates/testbed/tests/changes.rs",
@@ -19,6 +19,7 @@ const NODES: [&str; 11] = [
     "crates/testbed/tests/node.rs",
     "crates/testbed/tests/engine.rs",
     "crates/testbed/tests/neighbours.rs",
+    "crates/testbed/tests/ready.rs",
     "crates/testbed/tests/router.rs",
     "crates/testbed/tests/simulator_workloads.rs",
     "crates/cli/tests/node.rs",

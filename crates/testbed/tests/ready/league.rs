@@ -98,17 +98,19 @@ impl Samples {
             let mut ticks = tokio::time::interval(STEP);
             loop {
                 ticks.tick().await;
+                let at = Instant::now();
                 let Ok(md) = models.get(&name).await else {
                     view = View::default();
                     continue;
                 };
                 let serves = truth.serves(&md).await;
-                samples.take(&name, &md, serves, &mut view);
+                samples.take(&name, &md, (serves, at), &mut view);
             }
         }))
     }
 
-    fn take(&self, name: &str, md: &ModelDeployment, serves: bool, view: &mut View) {
+    /// `serves`: the truth, and the time at which the model was read before.
+    fn take(&self, name: &str, md: &ModelDeployment, (serves, at): (bool, Instant), view: &mut View) {
         let ready = is_ready(md);
         let mut row = self.0.lock();
         row.samples += 1;
@@ -116,9 +118,9 @@ impl Samples {
         if view.generation != generation || view.serves != serves {
             view.generation = generation;
             view.serves = serves;
-            view.since = Some(Instant::now());
+            view.since = Some(at);
         }
-        let age = view.since.map_or(Duration::ZERO, |since| since.elapsed());
+        let age = view.since.map_or(Duration::ZERO, |since| at.duration_since(since));
         if ready && !serves && age > GRACE {
             row.false_ready += 1;
             let said = md
@@ -137,7 +139,7 @@ impl Samples {
     }
 }
 
-/// What the samples of a model showed last, and since when.
+/// State of a model in the last sample, and the time of the first sample with it.
 #[derive(Default)]
 struct View {
     generation: Option<i64>,
