@@ -50,7 +50,28 @@ pub(crate) fn of_workspace(object: &Value) -> Reading {
         }
     };
     let ready = i32::from(phase == Phase::Running);
-    reading(phase, told, ready, &conditions)
+    let reading = reading(phase, told, ready, &conditions);
+    match told.filter(|told| told.type_ == "NodesReady" && phase != Phase::Running) {
+        Some(_) => Reading {
+            message: format!("{}{}", reading.message, selector(object)),
+            ..reading
+        },
+        None => reading,
+    }
+}
+
+/// The labels by which a Workspace selects its nodes, as an addition to a message. KAITO does not name them.
+fn selector(workspace: &Value) -> String {
+    let labels = workspace["resource"]["labelSelector"]["matchLabels"].as_object();
+    let labels: Vec<String> = labels
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    match labels.as_slice() {
+        [] => String::new(),
+        some => format!(" (nodes with the labels {})", some.join(", ")),
+    }
 }
 
 /// An InferenceSet counts the Workspaces that serve; why the others do not, they report themselves. With none desired, it serves
