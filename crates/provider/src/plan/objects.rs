@@ -84,7 +84,44 @@ pub(super) fn outgrown(md: &ModelDeployment, live: &DynamicObject, object: &Obje
     if !object.not_rolled_out.keys().any(|field| made_for.contains_key(field)) {
         wanted.retain(|field, _| !object.not_rolled_out.contains_key(field));
     }
-    differences(&made_for, &wanted)
+    let mut differences = differences(&made_for, &wanted);
+    for difference in differences
+        .iter_mut()
+        .filter(|text| text.starts_with("spec.env changed"))
+    {
+        // Only their hash is recorded.
+        let changed = changed_variables(&live.data, &object.body);
+        if !changed.is_empty() {
+            *difference = format!("spec.env changed: {}", changed.join(", "));
+        }
+    }
+    differences
+}
+
+/// Names of the variables that differ between the containers of two objects.
+fn changed_variables(live: &Value, wanted: &Value) -> Vec<String> {
+    let (live, wanted) = (variables(live), variables(wanted));
+    let names: std::collections::BTreeSet<&String> = live.keys().chain(wanted.keys()).collect();
+    let changed = names.into_iter().filter(|name| live.get(*name) != wanted.get(*name));
+    changed.cloned().collect()
+}
+
+/// The variables of all containers in an object, by name.
+fn variables(value: &Value) -> BTreeMap<String, Value> {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(key, value)| match (key.as_str(), value) {
+                ("env", Value::Array(all)) => {
+                    let named = |variable: &Value| Some((variable["name"].as_str()?.to_owned(), variable.clone()));
+                    all.iter().filter_map(named).collect()
+                }
+                _ => variables(value),
+            })
+            .collect(),
+        Value::Array(items) => items.iter().flat_map(variables).collect(),
+        _ => BTreeMap::new(),
+    }
 }
 
 fn differences(made_for: &MadeFor, wanted: &MadeFor) -> Vec<String> {
@@ -151,4 +188,21 @@ fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, Strin
         md.spec.engine_type().unwrap_or_default().to_owned(),
     );
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn variables_that_differ_are_named() {
+        let template = |env: Value| json!({"spec": {"template": {"spec": {"containers": [{"env": env}]}}}});
+        let live = template(json!([{"name": "SAME", "value": "1"}, {"name": "GONE"}, {"name": "OTHER", "value": "a"}]));
+        let wanted =
+            template(json!([{"name": "SAME", "value": "1"}, {"name": "NEW"}, {"name": "OTHER", "value": "b"}]));
+        assert_eq!(changed_variables(&live, &wanted), ["GONE", "NEW", "OTHER"]);
+        assert!(changed_variables(&live, &live).is_empty());
+    }
 }
