@@ -61,8 +61,13 @@ pub(super) fn census(
                 }),
             }
         }
-        let counted = i64::from(ready) * i64::from(component.replicas) / i64::from(component.pods.max(1));
-        let counted = i32::try_from(counted).unwrap_or(i32::MAX);
+        let counted = match component.pods {
+            // None is desired, and some still serve.
+            0 => ready,
+            pods => {
+                i32::try_from(i64::from(ready) * i64::from(component.replicas) / i64::from(pods)).unwrap_or(i32::MAX)
+            }
+        };
         census.ready += if component.ready_when_loaded {
             counted
         } else {

@@ -527,7 +527,8 @@ impl Standing {
         let waits = match self {
             Self::NotServing => matches!(reading.phase, Phase::Pending | Phase::Deploying) && !has_unready(seen),
             Self::ScalingToZero(_) => true,
-            Self::Contradicted(gap) => !gap.is_shortage || !has_unready(seen),
+            Self::Contradicted(gap) if gap.is_shortage => !has_unready(seen),
+            Self::Contradicted(gap) => gap.reason == ProviderReason::PodsOutdated,
             _ => false,
         };
         if waits {
