@@ -5,7 +5,7 @@ use runway_provider::pods;
 use runway_provider::volumes::Volume;
 use serde_json::{Value, json};
 
-use crate::engine::Role;
+use crate::engine::{CONTAINER, Role};
 use crate::graph::{Component, Graph};
 
 pub(crate) fn body(graph: &Graph) -> Value {
@@ -51,7 +51,6 @@ fn kind(role: Role) -> &'static str {
     }
 }
 
-/// Dynamo finds its container by this name.
 fn main(component: &Component) -> Fields {
     let env_from: Vec<_> = component
         .token_secret
@@ -59,7 +58,7 @@ fn main(component: &Component) -> Fields {
         .map(|secret| json!({"secretRef": {"name": secret}}))
         .collect();
     fields()
-        .with("name", "main")
+        .with("name", CONTAINER)
         .with("image", component.image)
         .with("command", component.command.as_slice())
         .with("args", component.args.as_slice())

@@ -1,5 +1,8 @@
 //! Engines, and the components that serve a model with them.
 
+/// Name by which Dynamo finds the container of a component.
+pub(crate) const CONTAINER: &str = "main";
+
 /// Name of the frontend. Dynamo's Service has the name of the deployment with this in lower case.
 pub(crate) const FRONTEND: &str = "Frontend";
 

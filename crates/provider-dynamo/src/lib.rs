@@ -128,6 +128,10 @@ impl Provider for Dynamo {
         &[POD_COMPONENT]
     }
 
+    fn compared_containers(&self) -> &'static [&'static str] {
+        &[engine::CONTAINER]
+    }
+
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
         let request = &*settings::with_image(request, self.config.image(&request.engine));
         let accepted = compatible::accept(request, installed, &self.config)?;
@@ -189,7 +193,7 @@ fn component(component: &graph::Component) -> Component {
         serves: is_frontend,
         ready_when_loaded: true,
         container: Some(Container {
-            name: "main",
+            name: engine::CONTAINER,
             image: component.image.to_owned(),
             command: given(component.command.iter().map(|word| (*word).to_owned()).collect()),
             args: given(component.args.clone()),

@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::family::{self, Family};
 use crate::flags::{self, Flags, PORT};
 use crate::labels;
-use crate::objects::Inference;
+use crate::objects::{CONTAINER, Inference};
 
 pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str, config: &KaitoConfig) -> Inference {
     let mut flags = flags::of(request, accepted.engine);
@@ -135,7 +135,7 @@ fn pod_labels(request: &Request) -> (BTreeMap<&str, &str>, Option<String>) {
 
 fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags, mounts: Vec<Value>) -> Value {
     let mut container = json!({
-        "name": "model",
+        "name": CONTAINER,
         "image": image,
         "args": arguments(request, accepted.engine, flags),
         "ports": [{"containerPort": 5000}],

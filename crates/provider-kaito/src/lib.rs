@@ -138,6 +138,10 @@ impl Provider for Kaito {
         &[labels::POD_INDEX]
     }
 
+    fn compared_containers(&self) -> &'static [&'static str] {
+        &[objects::CONTAINER]
+    }
+
     /// KAITO creates a Workspace's StatefulSet anew, and an InferenceSet's Workspace, but changes neither of them (KAITO
     /// `pkg/workspace/inference/template_inference.go`, CreateTemplateInference).
     fn replaceable(&self, controller: &Controller) -> Controller {

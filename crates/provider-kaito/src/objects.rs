@@ -11,6 +11,9 @@ use crate::config::KaitoConfig;
 use crate::labels;
 use crate::schema::{INFERENCE_SET, SERVICE, WORKSPACE};
 
+/// Name of the container with the engine in a pod template.
+pub(crate) const CONTAINER: &str = "model";
+
 /// Inference settings, which a Workspace and the template of an InferenceSet have in common.
 pub(crate) struct Inference {
     /// The field `inference`.
@@ -81,7 +84,7 @@ pub(crate) fn translation(
 /// The pods that serve: of a preset, the first of each Workspace. KAITO leaves a StatefulSet that differs from the template as it is.
 fn component(accepted: &Accepted, inference: &Inference) -> Component {
     let replicas = accepted.worker.replicas;
-    let container = &inference.spec["template"]["spec"]["containers"][0];
+    let wanted = &inference.spec["template"]["spec"]["containers"][0];
     let labels = match accepted.workload {
         Workload::Preset { .. } => vec![(labels::POD_INDEX, "0".to_owned())],
         Workload::Container { .. } => Vec::new(),
@@ -92,7 +95,7 @@ fn component(accepted: &Accepted, inference: &Inference) -> Component {
         replicas,
         serves: true,
         ready_when_loaded: true,
-        container: Container::of("model", container),
+        container: Container::of(CONTAINER, wanted),
         ..Component::default()
     }
 }

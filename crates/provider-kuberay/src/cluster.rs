@@ -90,10 +90,10 @@ pub(crate) fn components(request: &Request, accepted: &Accepted) -> Vec<Componen
 }
 
 /// Container of the head.
-const HEAD: &str = "ray-head";
+pub(crate) const HEAD: &str = "ray-head";
 
 /// Container of a worker.
-const WORKER: &str = "ray-worker";
+pub(crate) const WORKER: &str = "ray-worker";
 
 /// Common to all pods.
 struct Pods<'a> {

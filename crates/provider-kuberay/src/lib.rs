@@ -114,6 +114,10 @@ impl Provider for KubeRay {
         &[labels::CLUSTER, labels::GROUP, labels::NODE_TYPE]
     }
 
+    fn compared_containers(&self) -> &'static [&'static str] {
+        &[cluster::HEAD, cluster::WORKER]
+    }
+
     fn translate(&self, request: &Request, installed: &Installed) -> Result<Translation, Refusal> {
         let request = &*with_image(request, self.settings.images.vllm.as_ref());
         let accepted = compatible::accept(request, installed, &self.settings)?;

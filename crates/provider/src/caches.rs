@@ -134,12 +134,22 @@ impl Caches {
                 .await;
         }
         tasks.spawn(self.clone().follow_claims());
+        let mut earlier: Vec<&'static str> = Vec::new();
         for (label, store) in &self.pods {
+            let (own, before) = (*label, earlier.clone());
+            earlier.push(own);
             let pods = watched::<Pod>(Api::all(self.client.clone()), watcher::Config::default().labels(label));
             let (wake, provider) = (self.wake.clone(), self.provider.clone());
             tasks.spawn(store.clone().follow(
                 pods,
-                move |pod| ModelPod::of(provider.component_labels(), &pod),
+                // A pod with several of the labels is kept under the first.
+                move |pod| {
+                    let is_kept = before
+                        .iter()
+                        .any(|label| pod.labels().get(*label) == pod.labels().get(own));
+                    let kept = || ModelPod::of(provider.component_labels(), provider.compared_containers(), &pod);
+                    if is_kept { None } else { kept() }
+                },
                 move |change| wake.call(change.namespace, change.name),
             ));
         }
@@ -268,17 +278,11 @@ impl Caches {
         if !*self.pods_listed.borrow() {
             return None;
         }
-        let mut pods: Vec<ModelPod> = Vec::new();
-        for (_, store) in &self.pods {
-            // A pod may have several of the labels.
-            let found = store.all(namespace, deployment, ModelPod::clone).into_iter();
-            pods.extend(
-                found
-                    .filter(|pod| pods.iter().all(|known| known.name != pod.name))
-                    .collect::<Vec<_>>(),
-            );
-        }
-        Some(pods)
+        let pods = self.pods.iter();
+        Some(
+            pods.flat_map(|(_, store)| store.all(namespace, deployment, ModelPod::clone))
+                .collect(),
+        )
     }
 
     /// Changes when all pods have been listed.

@@ -172,6 +172,11 @@ pub trait Provider: Send + Sync + 'static {
         &[]
     }
 
+    /// Names of the containers that [`Component::container`] compares. Of others nothing is kept. Defaults to none.
+    fn compared_containers(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Whether a pod with one of [`pod_labels`](Self::pod_labels) was created for the ModelDeployment of this name, by the object
     /// that controls the pod. By default that object has the name, or a name that begins with it and a hyphen.
     fn owns_pod(&self, deployment: &str, controller: Option<&Controller>) -> bool {

@@ -34,11 +34,11 @@ pub struct Controller {
 /// A container of a pod. Commands, arguments and variables are kept as hashes, since they may be long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Running {
-    name: Box<str>,
+    name: &'static str,
     image: Box<str>,
-    command: Box<[u64]>,
-    args: Box<[u64]>,
-    variables: Box<[u64]>,
+    command: Box<[u32]>,
+    args: Box<[u32]>,
+    variables: Box<[u32]>,
 }
 
 /// Desired container of a component's pods.
@@ -97,9 +97,9 @@ impl Container {
 }
 
 impl ModelPod {
-    /// The kept form of a pod, with those of `labels` that it has; `None` if it is being deleted or completed, so that no request
-    /// reaches it.
-    pub fn of(labels: &[&'static str], pod: &Pod) -> Option<Self> {
+    /// The kept form of a pod, with those of `labels` and of the containers with these names that it has; `None` if it is being
+    /// deleted or completed, so that no request reaches it.
+    pub fn of(labels: &[&'static str], containers: &[&'static str], pod: &Pod) -> Option<Self> {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         if pod.metadata.deletion_timestamp.is_some() || phase == Some("Succeeded") {
             return None;
@@ -108,7 +108,20 @@ impl ModelPod {
             .owner_references()
             .iter()
             .find(|owner| owner.controller == Some(true));
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        let running = |name: &&'static str| {
+            let container = pod
+                .spec
+                .iter()
+                .flat_map(|spec| &spec.containers)
+                .find(|c| c.name == *name)?;
+            Some(Running {
+                name,
+                image: container.image.as_deref().unwrap_or_default().into(),
+                command: container.command.iter().flatten().map(hash).collect(),
+                args: container.args.iter().flatten().map(hash).collect(),
+                variables: container.env.iter().flatten().map(variable).collect(),
+            })
+        };
         Some(Self {
             name: pod.name_any().into(),
             controller: controller.map(|owner| Controller {
@@ -120,15 +133,7 @@ impl ModelPod {
                 .filter_map(|label| Some((*label, pod.labels().get(*label)?.as_str().into())))
                 .collect(),
             unready: kubelet::unready(pod).map(Box::new),
-            containers: containers
-                .map(|container| Running {
-                    name: container.name.as_str().into(),
-                    image: container.image.as_deref().unwrap_or_default().into(),
-                    command: container.command.iter().flatten().map(hash).collect(),
-                    args: container.args.iter().flatten().map(hash).collect(),
-                    variables: container.env.iter().flatten().map(variable).collect(),
-                })
-                .collect(),
+            containers: containers.iter().filter_map(running).collect(),
         })
     }
 
@@ -154,7 +159,7 @@ impl ModelPod {
     ///
     /// Registries of images are not compared: clusters have mirrors, which admission webhooks write into pods.
     pub fn difference(&self, wanted: &Container) -> Option<Difference> {
-        let Some(running) = self.containers.iter().find(|c| *c.name == *wanted.name) else {
+        let Some(running) = self.containers.iter().find(|c| c.name == wanted.name) else {
             return Some(Difference::Container(wanted.name));
         };
         if last_part(&running.image) != last_part(&wanted.image) {
@@ -185,12 +190,6 @@ impl ModelPod {
         let missing = asked.find(|asked| !running.variables.contains(&variable(asked)))?;
         Some(Difference::Variable(missing.name.clone()))
     }
-
-    /// The image of a container.
-    pub fn image(&self, container: &str) -> Option<&str> {
-        let found = self.containers.iter().find(|running| *running.name == *container)?;
-        Some(&found.image)
-    }
 }
 
 /// Name and tag of an image, without registry and path.
@@ -199,7 +198,7 @@ fn last_part(image: &str) -> &str {
 }
 
 /// Hash of a variable. Of a reference only the object and the key count: the API server adds defaults to others.
-fn variable(variable: &EnvVar) -> u64 {
+fn variable(variable: &EnvVar) -> u32 {
     let from = variable.value_from.as_ref();
     let secret = from.and_then(|from| from.secret_key_ref.as_ref());
     let config_map = from.and_then(|from| from.config_map_key_ref.as_ref());
@@ -211,8 +210,9 @@ fn variable(variable: &EnvVar) -> u64 {
     ))
 }
 
-fn hash<T: Hash + ?Sized>(value: &T) -> u64 {
+/// The lower half of a hash: a pod is kept for each running one, and a difference by chance of none is rare enough.
+fn hash<T: Hash + ?Sized>(value: &T) -> u32 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
-    hasher.finish()
+    (hasher.finish() & u64::from(u32::MAX)).try_into().unwrap_or_default()
 }

@@ -252,7 +252,7 @@ fn observed(folder: &Path) -> Observed {
         children: children(&md, &given),
         pods: given.pods.as_ref().map(|pods| {
             pods.iter()
-                .filter_map(|pod| ModelPod::of(ACME.component_labels(), pod))
+                .filter_map(|pod| ModelPod::of(ACME.component_labels(), ACME.compared_containers(), pod))
                 .collect()
         }),
         outage: given.outage.clone(),

@@ -104,7 +104,11 @@ fn pod(number: usize, (is_ready, is_ours): (bool, bool)) -> Option<ModelPod> {
             "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"hf\" not found"}},
         }]})
     };
-    ModelPod::of(ACME.component_labels(), &serde_json::from_value(pod).unwrap())
+    ModelPod::of(
+        ACME.component_labels(),
+        ACME.compared_containers(),
+        &serde_json::from_value(pod).unwrap(),
+    )
 }
 
 fn any_situation() -> impl Strategy<Value = Situation> {

@@ -266,7 +266,7 @@ impl State {
         pods.sort_by_key(|pod| pod.name_any());
         Some(
             pods.into_iter()
-                .filter_map(|pod| ModelPod::of(provider.component_labels(), pod))
+                .filter_map(|pod| ModelPod::of(provider.component_labels(), provider.compared_containers(), pod))
                 .collect(),
         )
     }

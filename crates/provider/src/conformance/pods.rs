@@ -232,7 +232,12 @@ fn build(
         "status": status,
     }))
     .map_err(|error| format!("not a pod: {error}"))?;
-    let pod = ModelPod::of(trial.provider.component_labels(), &pod).ok_or("the pod is being deleted")?;
+    let pod = ModelPod::of(
+        trial.provider.component_labels(),
+        trial.provider.compared_containers(),
+        &pod,
+    )
+    .ok_or("the pod is being deleted")?;
     ensure_owned(trial, &deployment, &pod)?;
     Ok(pod)
 }

@@ -11,10 +11,13 @@ use runway_api::ModelDeployment;
 use runway_api::condition::{self, Conditions};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::support::storm_setting;
+
 /// Time between two samples.
 const STEP: Duration = Duration::from_millis(200);
-/// Time that a status has after its cause is in the API server.
+/// Time that a status has after its cause is in the API server: in a campaign, and in tests, which share the machine with others.
 const GRACE: Duration = Duration::from_secs(1);
+const GRACE_IN_TESTS: Duration = Duration::from_secs(10);
 
 /// Decides whether a model serves its current generation.
 pub(crate) trait Truth: Clone + Send + Sync + 'static {
@@ -121,7 +124,7 @@ impl Samples {
             view.since = Some(at);
         }
         let age = view.since.map_or(Duration::ZERO, |since| at.duration_since(since));
-        if ready && !serves && age > GRACE {
+        if ready && !serves && age > grace() {
             row.false_ready += 1;
             let said = md
                 .conditions()
@@ -136,6 +139,13 @@ impl Samples {
             row.not_ready += STEP;
             row.longest_not_ready = row.longest_not_ready.max(age);
         }
+    }
+}
+
+fn grace() -> Duration {
+    match storm_setting("READY") {
+        Some(_) => GRACE,
+        None => GRACE_IN_TESTS,
     }
 }
 
