@@ -115,34 +115,43 @@ impl Simulation {
     pub(super) async fn keep_pods(&self, owner: &DynamicObject, wanted: Vec<SimulatedPod>) -> kube::Result<()> {
         let uid = owner.uid().unwrap_or_default();
         let mut known = self.known_pods(owner, &uid).await?;
+        let changed = self.change_pods(owner, &uid, &mut known, &wanted).await;
+        self.pods.lock().insert(uid, known);
+        changed
+    }
+
+    /// `known` is right after each write, also if the next one fails.
+    async fn change_pods(
+        &self,
+        owner: &DynamicObject,
+        uid: &str,
+        known: &mut BTreeMap<String, (String, Option<PodState>)>,
+        wanted: &[SimulatedPod],
+    ) -> kube::Result<()> {
         let api: Api<Pod> = self.namespaced(owner);
-        let surplus: Vec<String> = known
-            .keys()
-            .filter(|name| wanted.iter().all(|pod| pod.name != **name))
-            .cloned()
-            .collect();
+        let is_wanted = |name: &String| wanted.iter().any(|pod| pod.name == *name);
+        let surplus: Vec<String> = known.keys().filter(|name| !is_wanted(name)).cloned().collect();
         for name in surplus {
             remove(&api, &name).await?;
             known.remove(&name);
         }
         for pod in wanted {
             let template = hash(&pod.containers().to_string());
-            let before = known.get(&pod.name).cloned();
-            let is_kept = before
-                .as_ref()
-                .is_some_and(|(made_from, _)| !pod.rolls_out || *made_from == template);
-            let is_as_wanted = before.as_ref().is_some_and(|(_, state)| {
-                // A pod that is ready does not start again.
-                *state == Some(pod.state) || (*state, pod.state) == (Some(PodState::Ready), PodState::Starting)
-            });
-            if is_kept && is_as_wanted {
-                continue;
+            if let Some((made_from, _)) = known.get(&pod.name)
+                && pod.rolls_out
+                && *made_from != template
+            {
+                remove(&api, &pod.name).await?;
+                known.remove(&pod.name);
             }
-            if !is_kept {
-                if before.is_some() {
-                    remove(&api, &pod.name).await?;
-                }
-                self.create(&api, owner, &uid, &pod).await?;
+            if !known.contains_key(&pod.name) {
+                self.create(&api, owner, uid, pod).await?;
+                known.insert(pod.name.clone(), (template, None));
+            }
+            let state = known.get(&pod.name).and_then(|(_, state)| *state);
+            // A pod that is ready does not start again.
+            if state == Some(pod.state) || (state, pod.state) == (Some(PodState::Ready), PodState::Starting) {
+                continue;
             }
             let status =
                 json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod.name}, "status": pod.status(owner)});
@@ -152,12 +161,12 @@ impl Simulation {
             if written.is_err() {
                 // It may have been deleted: the next reconcile creates it again.
                 known.remove(&pod.name);
-                self.pods.lock().insert(uid.clone(), known.clone());
             }
             written?;
-            known.insert(pod.name.clone(), (template, Some(pod.state)));
+            if let Some((_, state)) = known.get_mut(&pod.name) {
+                *state = Some(pod.state);
+            }
         }
-        self.pods.lock().insert(uid, known);
         Ok(())
     }
 
