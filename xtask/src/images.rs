@@ -263,8 +263,8 @@ mod tests {
         // lapin's TLS brings a key store of PKCS #12 (45 crates) without a switch, and roots for machines that have none.
         ("runway-asya-operator", 266),
         // It links the operators and the model router, for the permissions that it installs; the check of Llama Stack providers
-        // installs into a temporary directory (tempfile, 3 crates).
-        ("runway-cli", 309),
+        // installs into a temporary directory (tempfile, 3 crates); answers of chats are read by sse-stream (1 crate).
+        ("runway-cli", 310),
     ];
 
     #[test]
