@@ -124,7 +124,10 @@ impl Samples {
             view.since = Some(at);
         }
         let age = view.since.map_or(Duration::ZERO, |since| at.duration_since(since));
-        if ready && !serves && age > grace() {
+        // Between two samples a model may serve, and the next change may take its pods while this sample is taken.
+        let contradicts = ready && !serves;
+        let did_before = std::mem::replace(&mut view.contradicts, contradicts);
+        if contradicts && did_before && age > grace() {
             row.false_ready += 1;
             let said = md
                 .conditions()
@@ -155,6 +158,8 @@ struct View {
     generation: Option<i64>,
     serves: bool,
     since: Option<Instant>,
+    /// Ready was True, and no pod served.
+    contradicts: bool,
 }
 
 /// Whether Ready is True for the current generation.
