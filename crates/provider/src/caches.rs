@@ -170,12 +170,13 @@ impl Caches {
             tracing::warn!("the first list of PersistentVolumeClaims takes long");
         }
         // Before the first plan: what is not known yet is not compared.
-        let pods_listed = async {
-            for (_, store) in &self.pods {
-                store.listed().await;
-            }
-        };
-        if tokio::time::timeout(FIRST_LIST, pods_listed).await.is_err() {
+        let mut pods_listed = self.pods_changes();
+        let has_labels = !self.pods.is_empty();
+        if has_labels
+            && tokio::time::timeout(FIRST_LIST, pods_listed.wait_for(|listed| *listed))
+                .await
+                .is_err()
+        {
             tracing::warn!("the first list of pods takes long");
         }
         // Before the first plan: without the operator's release and its settings the provider would change every model.
