@@ -1,4 +1,5 @@
 //! `cargo xtask upstream` against the upstream simulator: what needs GPUs is skipped, the rest passes.
+//! The core's webhooks are installed.
 
 use std::process::{Command, Output};
 
@@ -12,7 +13,12 @@ use serde_json::json;
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_against_the_simulator() -> Result<()> {
     let cluster = ControlPlane::start(Options {
-        crds: crds::upstream_crds(&[crds::DYNAMO_V1BETA1, crds::KUBERAY_SERVICES])?,
+        crds: crds::upstream_crds(&[
+            crds::DYNAMO_V1BETA1,
+            crds::KUBERAY_SERVICES,
+            crds::KAITO_WORKSPACES,
+            crds::KAITO_INFERENCE_SETS,
+        ])?,
         ..Options::default()
     })
     .await?;
@@ -21,9 +27,12 @@ async fn the_suite_passes_against_the_simulator() -> Result<()> {
     let admin = cluster.admin_client().await?;
     let kubeconfig = cluster.admin()?.display().to_string();
     let report = cluster.dir.join("report.md");
+    // The webhooks refuse what the registration of a provider excludes, where without them the provider's controller reports it.
+    let webhooks = format!("127.0.0.1:{}", runway_testbed::free_port()?);
     let run = async |provider: &str| -> Result<(Output, String)> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
         command.args(["upstream", "--no-answers", "--kubeconfig", &kubeconfig]);
+        command.args(["--webhook-address", &webhooks]);
         command.args(["--provider", provider, "--namespace", provider, "--patience", "120"]);
         command.arg("--report").arg(&report);
         let output = tokio::task::spawn_blocking(move || command.output()).await??;
@@ -39,6 +48,19 @@ async fn the_suite_passes_against_the_simulator() -> Result<()> {
         "accepts vllm, disaggregated | passed",
         "accepts vllm, aggregated, with many fields | passed",
         "serves a model | SKIPPED: 1 nvidia.com/gpu are needed, and the nodes of the cluster have 0",
+    ] {
+        ensure!(report.contains(row), "no row '{row}' in {report}");
+    }
+
+    let (output, report) = run("kaito").await?;
+    ensure!(
+        output.status.success() && report.contains("0 failed"),
+        "{report}\n{output:?}"
+    );
+    for row in [
+        "accepts vllm, aggregated | passed",
+        "accepts vllm, aggregated, with many fields | SKIPPED: spec.env cannot be passed to KAITO's preset pods",
+        "serves a model | passed",
     ] {
         ensure!(report.contains(row), "no row '{row}' in {report}");
     }

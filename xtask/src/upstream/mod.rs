@@ -5,13 +5,14 @@ mod report;
 mod suite;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests::{self, Identity};
+use runway_client::manifests::{self, Identity, WEBHOOK_SECRET};
 use runway_operator::client::ClientArgs;
 
 use crate::cluster::{self, Programs};
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     /// Do not send requests to models, for clusters in which no pods run.
     #[arg(long, conflicts_with = "installed")]
     no_answers: bool,
+    /// Address of this machine at which the API server reaches the core's webhooks. Without it there are none.
+    #[arg(long, value_name = "IP:PORT", conflicts_with = "installed")]
+    webhook_address: Option<SocketAddr>,
     /// Namespace of the models. It is created, and deleted at the end.
     #[arg(long, value_name = "NAME", default_value = "kubeairunway-upstream")]
     namespace: String,
@@ -93,15 +97,22 @@ fn read(file: &PathBuf) -> Result<ModelDeployment> {
     serde_saphyr::from_str(&text).with_context(|| format!("{} is not a ModelDeployment", file.display()))
 }
 
-/// The core and the provider's controller on this machine. There are no webhooks: the cluster cannot reach this machine.
+/// The core and the provider's controller on this machine.
 async fn start_controllers(args: &Args, client: &Client) -> Result<Vec<tokio::process::Child>> {
     step("building the programs");
     let programs = Programs::build(false).await?;
     step("installing CRDs and roles");
-    cluster::install(client, None, Identity::User).await?;
+    let webhook_url = args.webhook_address.map(|address| format!("https://{address}"));
+    cluster::install(client, webhook_url.as_deref(), Identity::User).await?;
     step("starting the controllers on this machine");
     let verify = format!("--verify-endpoints={}", !args.no_answers);
-    let core = ["--webhook-address", "127.0.0.1:0"];
+    let webhook_address = args
+        .webhook_address
+        .map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
+    let mut core = vec!["--webhook-address", &webhook_address];
+    if let Some(url) = &webhook_url {
+        core.extend(["--webhook-url", url, "--webhook-secret", WEBHOOK_SECRET]);
+    }
     let provider = [verify.as_str()];
     let start = |name: &str, options: &[&str]| {
         cluster::child(&programs, name, &args.kubeconfig, &[&cluster::ALONE, options].concat())

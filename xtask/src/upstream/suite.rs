@@ -103,6 +103,12 @@ impl Suite {
                 status.ready == Some(true) && status.last_heartbeat.is_some(),
                 "not ready: {obstacles:?}"
             );
+            // The webhooks see a registration a moment after the API server.
+            let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+            if let Err(kube::Error::Api(refusal)) = self.create(SERVED, self.served().0, &dry_run).await {
+                let mut causes = refusal.details.iter().flat_map(|details| &details.causes);
+                ensure!(causes.all(|cause| cause.field != "spec.provider.name"), "{}", refusal.message);
+            }
             Ok(None)
         })
         .await
@@ -191,7 +197,7 @@ impl Suite {
 
     /// The upstream accepts the objects: its schema, and its webhooks.
     async fn accepts(&self, spec: Value) -> Tested {
-        if let Err(error) = self.create("accepted", spec).await {
+        if let Err(error) = self.create("accepted", spec, &PostParams::default()).await {
             return self.unless_rejected(error);
         }
         let accepted = eventually(self.patience, async || {
@@ -223,7 +229,7 @@ impl Suite {
     }
 
     async fn serves(&self, spec: &Value) -> Tested {
-        self.create(SERVED, spec.clone()).await?;
+        self.create(SERVED, spec.clone(), &PostParams::default()).await?;
         self.ready(1).await?;
         Ok(None)
     }
@@ -359,12 +365,12 @@ impl Suite {
         Ok(self.models().get(name).await?.status.unwrap_or_default())
     }
 
-    async fn create(&self, name: &str, spec: Value) -> Result<(), kube::Error> {
+    async fn create(&self, name: &str, spec: Value, params: &PostParams) -> Result<(), kube::Error> {
         let model = json!({
             "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": { "name": name }, "spec": spec,
         });
         let model = serde_json::from_value(model).map_err(kube::Error::SerdeError)?;
-        self.models().create(&PostParams::default(), &model).await.map(|_| ())
+        self.models().create(params, &model).await.map(|_| ())
     }
 
     async fn delete(&self, name: &str) -> Result<()> {
