@@ -22,19 +22,20 @@ use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{ListParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, ModelDeploymentStatus, Phase};
 use runway_operator::client::ClientArgs;
-use runway_operator::services::{ServicePort, Services};
+use runway_operator::services::Services;
 use runway_provider_direct::Direct;
 use runway_provider_kaito::Kaito;
 use runway_testbed::engine::{self, LlamaServer, MODEL, NOT_A_MODEL, SENTENCE};
 use runway_testbed::{Node, PATIENCE, Simulator, eventually, images, simulator};
 use serde_json::{Value, json};
+use support::engine::{alias, endpoint, model, with_args};
 use support::{Bed, NAMESPACE, Upstream};
 
 /// Models that live at the same time.
@@ -240,7 +241,7 @@ impl Scene {
                 .iter()
                 .map(|(key, value)| ((*key).to_owned(), json!(value)))
                 .collect();
-            let mut object = model(bad.name, "direct", self.image(bad.image), &args.into());
+            let mut object = with_args(bad.name, "direct", self.image(bad.image), &args.into());
             object["spec"]["resources"]["memory"] = json!(bad.memory);
             self.bed.create(object).await?;
         }
@@ -281,7 +282,7 @@ impl Scene {
         let path = format!("/weights{MODEL}");
         let engine = self.image(Image::LlamaServer);
         let create = async |name: &str, volumes: Value| {
-            let mut object = model(name, "direct", engine, &json!({"model": path, "threads": "1"}));
+            let mut object = with_args(name, "direct", engine, &json!({"model": path, "threads": "1"}));
             object["spec"]["scaling"] = json!({"replicas": 2});
             object["spec"]["model"]["storage"] = json!({ "volumes": volumes });
             self.bed.create(object).await
@@ -341,7 +342,7 @@ impl Scene {
         };
         let mirror = settings(json!({"registryMirror": "testbed.local/mirror"}));
         self.bed.apply(&mirror).await?;
-        let mut object = model("mirrored", "direct", "", &json!({}));
+        let mut object = with_args("mirrored", "direct", "", &json!({}));
         object["spec"]["model"] = json!({"id": "Org/Model"});
         self.bed.create(object).await?;
         let md = self
@@ -452,17 +453,13 @@ impl Scene {
     /// A model with every field that a provider passes on without GPUs.
     fn marked(&self, name: &str, provider: &str) -> Value {
         let image = self.image(Image::LlamaServer);
-        let mut args = json!({"model": format!("/weights{MODEL}"), "alias": name, "threads": "1"});
-        if provider == "kaito" {
-            merge(&mut args, &json!({"host": "0.0.0.0", "port": "5000"}));
-        }
-        let mut object = model(name, provider, image, &args);
+        let mut object = model(name, provider, image);
         let fields = json!({
             "model": {"storage": {"volumes": [
                 {"name": "weights", "image": {"reference": image}, "mountPath": "/weights"},
                 {"name": "cache", "purpose": "modelCache", "claimName": "cache", "mountPath": "/marked-cache"},
             ]}},
-            "engine": {"contextLength": 512},
+            "engine": {"contextLength": 512, "args": {"model": format!("/weights{MODEL}"), "alias": name}},
             "env": [{"name": "MARKER", "value": "marked-value"}],
             "secrets": {"huggingFaceToken": "hub"},
             "nodeSelector": {"kubernetes.io/os": "linux"},
@@ -480,7 +477,7 @@ impl Scene {
                 },
             },
         });
-        merge(&mut object["spec"], &fields);
+        json_patch::merge(&mut object["spec"], &fields);
         object
     }
 
@@ -578,15 +575,9 @@ impl Scene {
             kaito: provider == "kaito",
         };
         let (image, next) = (&self.llama_server.image.name, &self.llama_server.next.name);
-        let object = model(
-            &life.name,
-            provider,
-            image,
-            &life.args(json!({"model": MODEL, "alias": life.alias(1)})),
-        );
-        self.bed.create(object).await?;
+        self.bed.create(model(&life.name, provider, image)).await?;
         life.answers(1).await.context("created")?;
-        let change = |patch: Value| life.change(patch);
+        let change = |patch: Value| self.bed.change_engine(&life.name, patch);
 
         let generation = change(json!({"engine": {"args": {"ctx-size": "512"}}})).await?;
         life.answers(generation).await.context("other arguments")?;
@@ -636,32 +627,9 @@ impl Life<'_> {
         alias(&self.name, generation)
     }
 
-    /// KAITO's Service targets port 5000; the image's llama-server needs the port as an argument.
-    fn args(&self, mut args: Value) -> Value {
-        args["threads"] = json!("1");
-        if self.kaito {
-            merge(&mut args, &json!({"host": "0.0.0.0", "port": "5000"}));
-        }
-        args
-    }
-
     async fn generation(&self) -> Result<i64> {
         let md = self.scene.bed.deployments().get(&self.name).await?;
         md.metadata.generation.context("a generation")
-    }
-
-    /// Changes the spec, and with it the name of the model.
-    async fn change(&self, patch: Value) -> Result<i64> {
-        let generation = self.generation().await? + 1;
-        let mut spec = json!({"engine": {"args": {"alias": self.alias(generation)}}});
-        merge(&mut spec, &patch);
-        let md = self.scene.bed.patch(&self.name, json!({ "spec": spec })).await?;
-        ensure!(
-            md.metadata.generation == Some(generation),
-            "another writer of {}",
-            self.name
-        );
-        Ok(generation)
     }
 
     /// Ready for this generation, and the whole sentence.
@@ -715,16 +683,7 @@ impl Life<'_> {
 
     /// Its pod is deleted, and the status notices.
     async fn pod_goes(&self) -> Result<()> {
-        let pods: Api<Pod> = Api::namespaced(self.scene.bed.admin.clone(), NAMESPACE);
-        let ours = ListParams::default().labels(&format!("{}={}", runway_api::labels::DEPLOYMENT, self.name));
-        let now = DeleteParams::default().grace_period(0);
-        for pod in pods.list(&ours).await?.items {
-            match pods.delete(&pod.name_any(), &now).await {
-                // One of an earlier rollout was on its way out.
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                other => drop(other?),
-            }
-        }
+        self.scene.bed.remove_pods(&self.name).await?;
         self.scene
             .bed
             .status(&self.name, "not Ready", |s| !s.conditions.is_true(condition::READY))
@@ -881,43 +840,4 @@ async fn lists(services: &Services, md: &ModelDeployment, generation: i64) -> Re
         bail!("the endpoint lists {}, not {wanted}", models["data"][0]["id"]);
     }
     Ok(())
-}
-
-fn endpoint(md: &ModelDeployment) -> Option<ServicePort> {
-    let endpoint = md.status.as_ref()?.endpoint.as_ref()?;
-    Some(ServicePort {
-        namespace: NAMESPACE.parse().ok()?,
-        service: endpoint.service.as_deref()?.parse().ok()?,
-        port: u16::try_from(endpoint.port?).ok()?,
-    })
-}
-
-fn alias(name: &str, generation: i64) -> String {
-    format!("{name}-g{generation}")
-}
-
-fn model(name: &str, provider: &str, image: &str, args: &Value) -> Value {
-    json!({
-        "apiVersion": "kubeairunway.ai/v1alpha1",
-        "kind": "ModelDeployment",
-        "metadata": { "name": name, "namespace": NAMESPACE },
-        "spec": {
-            "provider": { "name": provider },
-            "model": { "source": "custom" },
-            "engine": { "type": "llamacpp", "args": args },
-            "image": image,
-            "resources": { "memory": "256Mi", "cpu": "10m" },
-        },
-    })
-}
-
-fn merge(into: &mut Value, patch: &Value) {
-    match (into, patch) {
-        (Value::Object(into), Value::Object(patch)) => {
-            for (key, value) in patch {
-                merge(into.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-        (into, patch) => *into = patch.clone(),
-    }
 }

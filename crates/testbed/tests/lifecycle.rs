@@ -303,7 +303,7 @@ async fn refused_with_a_reason() -> Result<()> {
     bed.admission_is_up().await?;
     let refused = async |change: Value| -> Result<String> {
         let mut object = gemma("refused");
-        merge(&mut object, &change);
+        json_patch::merge(&mut object, &change);
         match bed.create(object).await {
             Ok(_) => anyhow::bail!("accepted: {change}"),
             Err(error) => Ok(format!("{error:#}")),
@@ -1031,19 +1031,4 @@ async fn a_selector_of_ones_own() -> Result<()> {
     let provider = md.status.and_then(|s| s.provider).unwrap_or_default();
     ensure!(provider.selected_reason.as_deref() == Some("cheapest"), "{provider:?}");
     Ok(())
-}
-
-fn merge(base: &mut Value, over: &Value) {
-    match (base, over) {
-        (Value::Object(base), Value::Object(over)) => {
-            for (key, value) in over {
-                if value.is_null() {
-                    base.remove(key);
-                } else {
-                    merge(base.entry(key).or_insert(Value::Null), value);
-                }
-            }
-        }
-        (base, over) => base.clone_from(over),
-    }
 }

@@ -104,10 +104,17 @@ impl Suite {
                 "not ready: {obstacles:?}"
             );
             // The webhooks see a registration a moment after the API server.
-            let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+            let dry_run = PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            };
             if let Err(kube::Error::Api(refusal)) = self.create(SERVED, self.served().0, &dry_run).await {
                 let mut causes = refusal.details.iter().flat_map(|details| &details.causes);
-                ensure!(causes.all(|cause| cause.field != "spec.provider.name"), "{}", refusal.message);
+                ensure!(
+                    causes.all(|cause| cause.field != "spec.provider.name"),
+                    "{}",
+                    refusal.message
+                );
             }
             Ok(None)
         })

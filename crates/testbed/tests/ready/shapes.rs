@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -12,18 +12,19 @@ use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
 use runway_api::ModelDeployment;
 use runway_operator::client::ClientArgs;
-use runway_operator::services::{ServicePort, Services};
+use runway_operator::services::Services;
 use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::Kaito;
 use runway_provider_kuberay::KubeRay;
-use runway_testbed::engine::{LlamaServer, MODEL};
+use runway_testbed::engine::LlamaServer;
 use runway_testbed::simulator::dynamo::GRAPH;
 use runway_testbed::simulator::kuberay::ORIGIN;
 use runway_testbed::{Node, PATIENCE, Simulator, eventually, simulator};
 use serde_json::{Value, json};
 
 use super::league::{League, Samples, Truth, is_ready};
+use super::support::engine::{alias, endpoint, model};
 use super::support::{Bed, NAMESPACE, Running, Upstream, vllm};
 
 /// Models of a shape that live at the same time.
@@ -175,7 +176,7 @@ impl Simulated {
                 _ => {}
             }
             self.bed.patch(&name, stamp).await?;
-            self.settled(&name, &truth)
+            settled(&self.bed.deployments(), &name, &truth)
                 .await
                 .with_context(|| format!("{name}, change {change}"))?;
         }
@@ -250,20 +251,21 @@ impl Simulated {
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok(())
     }
+}
 
-    async fn settled(&self, name: &str, truth: &Stamped) -> Result<()> {
-        eventually(PATIENCE, async || {
-            let md = self.bed.deployments().get(name).await?;
-            let (ready, serves) = (is_ready(&md), truth.serves(&md).await);
-            ensure!(
-                ready && serves,
-                "Ready: {ready}, serves: {serves}: {:?}",
-                md.status.and_then(|s| s.message)
-            );
-            Ok(())
-        })
-        .await
-    }
+/// Waits until a model serves and its status says so.
+async fn settled(models: &Api<ModelDeployment>, name: &str, truth: &impl Truth) -> Result<()> {
+    eventually(PATIENCE, async || {
+        let md = models.get(name).await?;
+        let (ready, serves) = (is_ready(&md), truth.serves(&md).await);
+        ensure!(
+            ready && serves,
+            "Ready: {ready}, serves: {serves}: {:?}",
+            md.status.and_then(|s| s.message)
+        );
+        Ok(())
+    })
+    .await
 }
 
 fn simulator_of(client: &Client) -> Simulator {
@@ -304,19 +306,6 @@ impl Truth for Named {
         let models: Value = serde_json::from_slice(&response.body).unwrap_or_default();
         models["data"][0]["id"] == alias(&md.name_any(), md.metadata.generation.unwrap_or_default())
     }
-}
-
-fn endpoint(md: &ModelDeployment) -> Option<ServicePort> {
-    let endpoint = md.status.as_ref()?.endpoint.as_ref()?;
-    Some(ServicePort {
-        namespace: NAMESPACE.parse().ok()?,
-        service: endpoint.service.as_deref()?.parse().ok()?,
-        port: u16::try_from(endpoint.port?).ok()?,
-    })
-}
-
-fn alias(name: &str, generation: i64) -> String {
-    format!("{name}-g{generation}")
 }
 
 impl OnNode {
@@ -361,94 +350,45 @@ impl OnNode {
     async fn life(&self, provider: &str, number: u32, changes: u32, samples: &Samples) -> Result<()> {
         let name = format!("{provider}-{number}");
         let dice = Dice(AtomicU64::new(u64::from(number) + 1));
-        self.bed.create(self.model(&name, provider)).await?;
+        let image = &self.llama_server.image.name;
+        self.bed.create(model(&name, provider, image)).await?;
         let _sampler = samples.follow(self.bed.deployments(), name.clone(), self.truth.clone());
-        self.settled(&name).await?;
+        settled(&self.bed.deployments(), &name, &self.truth).await?;
         for change in 1..=changes {
             match dice.roll(6) {
                 0 => {
-                    self.change(&name, json!({"engine": {"args": {"no-such-flag": "1"}}}))
+                    self.bed
+                        .change_engine(&name, json!({"engine": {"args": {"no-such-flag": "1"}}}))
                         .await?;
                     tokio::time::sleep(Duration::from_secs(3)).await;
-                    self.change(&name, json!({"engine": {"args": {"no-such-flag": null}}}))
+                    self.bed
+                        .change_engine(&name, json!({"engine": {"args": {"no-such-flag": null}}}))
                         .await?;
                 }
                 1 => {
-                    self.change(&name, json!({"image": "testbed.local/none:1"})).await?;
-                    tokio::time::sleep(Duration::from_secs(2)).await;
-                    self.change(&name, json!({"image": self.llama_server.image.name}))
+                    self.bed
+                        .change_engine(&name, json!({"image": "testbed.local/none:1"}))
                         .await?;
+                    tokio::time::sleep(Duration::from_secs(2)).await;
+                    self.bed.change_engine(&name, json!({"image": image})).await?;
                 }
                 2 => {
-                    self.change(&name, json!({"scaling": {"replicas": 0}})).await?;
+                    self.bed
+                        .change_engine(&name, json!({"scaling": {"replicas": 0}}))
+                        .await?;
                     tokio::time::sleep(Duration::from_secs(2)).await;
-                    self.change(&name, json!({"scaling": {"replicas": 1}})).await?;
+                    self.bed
+                        .change_engine(&name, json!({"scaling": {"replicas": 1}}))
+                        .await?;
                 }
-                3 => self.remove_pods(&name).await?,
-                _ => self.change(&name, json!({})).await?,
+                3 => self.bed.remove_pods(&name).await?,
+                _ => drop(self.bed.change_engine(&name, json!({})).await?),
             }
-            self.settled(&name)
+            settled(&self.bed.deployments(), &name, &self.truth)
                 .await
                 .with_context(|| format!("{name}, change {change}"))?;
         }
         self.bed.delete(&name).await?;
         self.bed.gone(&name).await
-    }
-
-    fn model(&self, name: &str, provider: &str) -> Value {
-        let mut args = json!({"model": MODEL, "alias": alias(name, 1), "threads": "1"});
-        if provider == "kaito" {
-            // KAITO's Service targets this port.
-            args["host"] = json!("0.0.0.0");
-            args["port"] = json!("5000");
-        }
-        json!({
-            "apiVersion": "kubeairunway.ai/v1alpha1",
-            "kind": "ModelDeployment",
-            "metadata": { "name": name, "namespace": NAMESPACE },
-            "spec": {
-                "provider": { "name": provider },
-                "model": { "source": "custom" },
-                "engine": { "type": "llamacpp", "args": args },
-                "image": self.llama_server.image.name,
-                "resources": { "memory": "256Mi", "cpu": "10m" },
-            },
-        })
-    }
-
-    /// Changes the spec, and with it the name of the model.
-    async fn change(&self, name: &str, mut spec: Value) -> Result<()> {
-        let md = self.bed.deployments().get(name).await?;
-        let generation = md.metadata.generation.unwrap_or_default() + 1;
-        spec["engine"]["args"]["alias"] = json!(alias(name, generation));
-        let changed = self.bed.patch(name, json!({ "spec": spec })).await?;
-        if changed.metadata.generation != Some(generation) {
-            bail!("another writer of {name}");
-        }
-        Ok(())
-    }
-
-    async fn remove_pods(&self, name: &str) -> Result<()> {
-        let pods: Api<Pod> = Api::namespaced(self.bed.admin.clone(), NAMESPACE);
-        let ours = ListParams::default().labels(&format!("{}={name}", runway_api::labels::DEPLOYMENT));
-        for pod in pods.list(&ours).await?.items {
-            let now = DeleteParams::default().grace_period(0);
-            ignore_gone(pods.delete(&pod.name_any(), &now).await)?;
-        }
-        Ok(())
-    }
-
-    async fn settled(&self, name: &str) -> Result<()> {
-        eventually(PATIENCE, async || {
-            let md = self.bed.deployments().get(name).await?;
-            let (ready, serves) = (is_ready(&md), self.truth.serves(&md).await);
-            ensure!(
-                ready && serves,
-                "Ready: {ready}, serves: {serves}: {:?}",
-                md.status.and_then(|s| s.message)
-            );
-            Ok(())
-        })
-        .await
     }
 }

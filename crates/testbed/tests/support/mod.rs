@@ -2,6 +2,7 @@
 //! what it wants. Every controller has the client certificate and the role that it would have in a cluster.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod engine;
 pub mod program;
 pub mod served;
 
