@@ -10,7 +10,8 @@ use runway_asya_sidecar::transport::{Delivery, Message, Transport as _};
 
 #[derive(Parser)]
 struct Args {
-    #[arg(long)]
+    /// In the environment, because the arguments of a process are no secret.
+    #[arg(long, env = "ASYA_RABBITMQ_URL", hide_env_values = true)]
     url: AMQPUri,
     #[arg(long)]
     from: String,

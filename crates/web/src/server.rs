@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use kube::config::AuthInfo;
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use runway_http::{Limits, Tls};
 use runway_operator::admin::{self, AdminArgs};
 use runway_operator::client::{self, ClientArgs};
@@ -186,6 +187,16 @@ impl Console {
         let pending = health.waits_for("an answer of the cluster");
         admin::serve(args, health.clone(), metrics, shutdown.clone()).await?;
         let cluster = self.cluster.clone();
+    /// URL that opens one session within a minute, and a future that resolves when it no longer does. `None` if users sign in.
+    ///
+    /// # Errors
+    /// The operating system provides no random bytes.
+    pub fn one_time_url(&self) -> Result<Option<(String, impl Future<Output = ()> + Send + 'static)>, Error> {
+        let key = self.app.sessions.one_time_key()?;
+        let base = self.url.split('?').next().unwrap_or_default();
+        Ok(key.map(|(key, over)| (format!("{base}?{ONE_TIME_FIELD}={key}"), over)))
+    }
+
         tokio::spawn(async move {
             while let Err(error) = cluster.apiserver_version().await {
                 if matches!(error, kube::Error::Api(_)) {
@@ -261,7 +272,8 @@ async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> 
     let lens = Arc::new(Lens::new(credential, caches, address, user, home));
     let key = crypto::random_key().map_err(Refused::from)?;
     let url = format!("http://{at}/?key={key}");
-    Ok((Door::Key { key, lens }, Sites::loopback(at), url, client))
+    let one_time = Mutex::default();
+    Ok((Door::Key { key, lens, one_time }, Sites::loopback(at), url, client))
 }
 
 fn connect(config: Config) -> Result<Client, Error> {
@@ -357,18 +369,34 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Exchanges the key in the printed address for a cookie.
+/// Field of the address with the printed key.
+const KEY_FIELD: &str = "key";
+/// Field of the address with a one-time key.
+const ONE_TIME_FIELD: &str = "once";
+
+/// Exchanges the key in the address for a cookie.
 async fn enter(State(app): State<Arc<App>>, request: axum::extract::Request, next: axum::middleware::Next) -> Response {
-    let query = request.uri().query().unwrap_or_default();
-    let key = form_urlencoded::parse(query.as_bytes())
-        .find(|(name, _)| name == "key")
-        .map(|(_, key)| key.into_owned());
-    let Some(key) = key.filter(|_| request.uri().path() == "/") else {
+    if request.uri().path() != "/" {
         return next.run(request).await;
-    };
-    match app.sessions.enter_with_key(&key) {
-        Ok(id) => ([(SET_COOKIE, guard::set_cookie(&app, &id))], Redirect::to("/")).into_response(),
-        Err(refused) => refusal::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
+    }
+    let query = request.uri().query().unwrap_or_default();
+    let entered = form_urlencoded::parse(query.as_bytes()).find_map(|(name, key)| match &*name {
+        KEY_FIELD => Some((app.sessions.enter_with_key(&key), false)),
+        ONE_TIME_FIELD => Some((app.sessions.enter_once(&key), true)),
+        _ => None,
+    });
+    match entered {
+        None => next.run(request).await,
+        Some((Ok(id), from_a_file)) => {
+            // After a redirect the browser would still be on its way from the file, and keep a Strict cookie back.
+            let on = if from_a_file {
+                pages::login::onward("Signed in", "/")
+            } else {
+                Redirect::to("/").into_response()
+            };
+            ([(SET_COOKIE, guard::set_cookie(&app, &id))], on).into_response()
+        }
+        Some((Err(refused), _)) => refusal::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
     }
 }
 

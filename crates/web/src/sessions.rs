@@ -45,6 +45,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const MAX_TOKEN: usize = 16 * 1024;
 /// Time before its expiry at which an ID token is refreshed.
 const REFRESH_BEFORE: Duration = Duration::from_mins(1);
+/// Time in which a one-time key opens a session.
+const ONE_TIME: Duration = Duration::from_mins(1);
 /// Interval of retries if the issuer does not respond.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -56,9 +58,19 @@ pub enum Door {
         key: String,
         /// Lens with the permissions of the kubeconfig.
         lens: Arc<Lens>,
+        /// One-time key, until it is used.
+        one_time: Mutex<Option<OneTime>>,
     },
     /// Each user with their own credentials.
     Login(Box<Login>),
+}
+
+/// A key that opens one session.
+pub struct OneTime {
+    key: String,
+    made: Instant,
+    /// Cancelled when it is used.
+    used: CancellationToken,
 }
 
 /// Settings of sign-in.
@@ -279,7 +291,7 @@ impl Sessions {
     /// The credential is rejected, or there are too many sessions.
     pub fn enter_with_key(&self, given: &str) -> Result<String, Refused> {
         match &self.door {
-            Door::Key { key, lens } if same(key, given) => self.admit(Entry {
+            Door::Key { key, lens, .. } if same(key, given) => self.admit(Entry {
                 lens: lens.clone(),
                 who: None,
                 over: self.end.child_token(),
@@ -288,6 +300,41 @@ impl Sessions {
             }),
             _ => Err(Refused::Key),
         }
+    }
+
+    /// Makes a key that opens one session within a minute. The second value resolves when it no longer does. `None` if users sign
+    /// in.
+    ///
+    /// # Errors
+    /// The operating system provides no random bytes.
+    pub fn one_time_key(&self) -> Result<Option<(String, impl Future<Output = ()> + Send + 'static)>, Refused> {
+        let Door::Key { one_time, .. } = &self.door else {
+            return Ok(None);
+        };
+        let (key, used) = (random_key()?, self.end.child_token());
+        *one_time.lock() = Some(OneTime {
+            key: key.clone(),
+            made: Instant::now(),
+            used: used.clone(),
+        });
+        let over = async move {
+            let _ = tokio::time::timeout(ONE_TIME, used.cancelled()).await;
+        };
+        Ok(Some((key, over)))
+    }
+
+    /// Opens a session with a one-time key. Returns its id.
+    ///
+    /// # Errors
+    /// The key is unknown, used or too old, or there are too many sessions.
+    pub fn enter_once(&self, given: &str) -> Result<String, Refused> {
+        let Door::Key { key, one_time, .. } = &self.door else {
+            return Err(Refused::Key);
+        };
+        let used = one_time.lock().take_if(|one_time| same(&one_time.key, given));
+        let used = used.filter(|used| used.made.elapsed() < ONE_TIME).ok_or(Refused::Key)?;
+        used.used.cancel();
+        self.enter_with_key(key)
     }
 
     /// Opens a session with a token. Returns its id.
