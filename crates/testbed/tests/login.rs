@@ -107,7 +107,14 @@ fn state_of(url: &str) -> Result<&str> {
 async fn begin(served: &Served) -> Result<(String, String)> {
     let begun = served.ask("GET", "/login/issuer", &[], "").await?;
     let cookie = begun.header("set-cookie").context("no cookie")?.to_owned();
-    for part in ["HttpOnly", "SameSite=Lax", "Secure", "Path=/login", "Max-Age=600"] {
+    for part in [
+        "HttpOnly",
+        "SameSite=Lax",
+        "Secure",
+        "Path=/;",
+        "Max-Age=600",
+        "__Host-",
+    ] {
         ensure!(cookie.contains(part), "{cookie}");
     }
     let url = begun.header("location").with_context(|| format!("{begun:?}"))?;

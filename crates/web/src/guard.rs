@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{Method, StatusCode, request::Parts};
 use axum::middleware::Next;
@@ -19,7 +19,7 @@ use crate::form::Pairs;
 use crate::oidc::FLOW_TIME;
 use crate::refusal;
 use crate::sessions::Session;
-use crate::site::Site;
+use crate::site::{Site, Sites};
 
 /// Largest form.
 const MAX_FORM: usize = 1024 * 1024;
@@ -29,6 +29,10 @@ pub const CSRF_FIELD: &str = "csrf";
 const CSRF_HEADER: &str = "x-csrf-token";
 
 /// Content security policy: no external and no inline content, no frames.
+/// For a year, browsers that have seen the console over TLS use no clear HTTP for its host. Other hosts of the domain are not
+/// the console's.
+const TLS_ONLY: HeaderValue = HeaderValue::from_static("max-age=31536000");
+
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -48,7 +52,12 @@ pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next)
         return headed((StatusCode::FORBIDDEN, text).into_response());
     }
     request.extensions_mut().insert(site);
-    headed(next.run(request).await)
+    let tls_only = site.is_tls_only();
+    let mut response = headed(next.run(request).await);
+    if tls_only {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, TLS_ONLY);
+    }
+    response
 }
 
 /// Whether a form was sent from this site, by Origin and Sec-Fetch-Site. A request without Origin is rejected.
@@ -149,6 +158,13 @@ fn not_in(app: &App, request: &Request) -> Response {
 
 /// The key of a session in a request. Cookies know no ports: its name does, so that two consoles do not sign each other out.
 pub fn cookie(app: &App, headers: &HeaderMap) -> Option<String> {
+/// Name of the session cookie of a console at a port. Over TLS, the prefix makes browsers refuse the cookie from other hosts of the
+/// domain, and without `Secure` or with another path.
+pub fn cookie_name(sites: &Sites, port: u16) -> String {
+    let prefix = if sites.secure() { "__Host-" } else { "" };
+    format!("{prefix}kubeairunway-{port}")
+}
+
     named_cookie(&app.cookie, headers)
 }
 
@@ -177,7 +193,7 @@ pub fn set_flow_cookie(app: &App, id: &str) -> HeaderValue {
     let age = if id.is_empty() { 0 } else { FLOW_TIME.as_secs() };
     bake(
         app,
-        &format!("{}-login={id}; Path=/login; SameSite=Lax; Max-Age={age}", app.cookie),
+        &format!("{}-login={id}; Path=/; SameSite=Lax; Max-Age={age}", app.cookie),
     )
 }
 

@@ -154,8 +154,8 @@ impl Console {
         };
         let app = Arc::new(App {
             sessions: Sessions::new(door, lifetime.unwrap_or(sessions::LIFETIME), end.clone()),
+            cookie: guard::cookie_name(&sites, at.port()),
             sites,
-            cookie: format!("kubeairunway-{}", at.port()),
             end,
         });
         Ok(Self {
@@ -309,7 +309,7 @@ impl Certificate {
     }
 }
 
-fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>) -> Router {
     let inside = Router::new()
         .route("/", get(pages::overview::show))
         .route("/deployments", get(pages::deployments::show))

@@ -17,13 +17,16 @@ use kube::client::Body;
 use runway_operator::clock;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tower::{BoxError, service_fn};
+use tower::{BoxError, ServiceExt as _, service_fn};
 
+use crate::app::App;
 use crate::caches::Users;
-use crate::guard::Asker;
+use crate::guard::{Asker, cookie_name};
 use crate::pages::overview;
 use crate::seen::{Change, Trouble};
+use crate::server;
 use crate::sessions::{Door, LIFETIME, Login, Refused, Session, Sessions};
+use crate::site::Sites;
 
 const ROOM: usize = 32 * 1024 * 1024;
 
@@ -479,4 +482,59 @@ async fn the_least_recently_used_caches_are_dropped_without_room() {
     let page = String::from_utf8(page.unwrap().to_bytes().to_vec()).unwrap();
     assert!(page.contains("not read") && !page.contains("No problems"), "{page}");
     assert!(console.cluster.lists() > 0);
+}
+
+/// Sets headers of the response to a sign-in at an address of the console, and of a page that the session then gets.
+async fn signed_in_at(site: &str) -> (String, Option<String>) {
+    let cluster = Cluster::new(0);
+    cluster.knows("a", "ada", &[]);
+    let sites = Sites::given(vec![site.parse().unwrap()]);
+    let app = App {
+        cookie: cookie_name(&sites, 8443),
+        sessions: Console::new(&cluster).sessions,
+        sites,
+        end: CancellationToken::new(),
+    };
+    let router = server::router(Arc::new(app));
+    let (_, host) = site.split_once("://").unwrap();
+    let sign_in = Request::post("/login")
+        .header("host", host)
+        .header("origin", site)
+        .body(Answer::from("token=a"))
+        .unwrap();
+    let entered = router.clone().oneshot(sign_in).await.unwrap();
+    let cookie = entered.headers()["set-cookie"].to_str().unwrap().to_owned();
+    let page = Request::get("/deployments")
+        .header("host", host)
+        .header("cookie", cookie.split(';').next().unwrap())
+        .body(Answer::empty())
+        .unwrap();
+    let page = router.oneshot(page).await.unwrap();
+    assert_eq!(page.status(), StatusCode::OK);
+    let tls_only = page.headers().get("strict-transport-security");
+    (cookie, tls_only.map(|value| value.to_str().unwrap().to_owned()))
+}
+
+#[tokio::test]
+async fn over_tls_the_cookie_is_bound_to_its_host_and_the_host_to_tls() {
+    let (cookie, tls_only) = signed_in_at("https://console.example.com").await;
+    assert!(cookie.starts_with("__Host-kubeairunway-8443="), "{cookie}");
+    for part in ["; Path=/;", "; Secure", "; HttpOnly", "; SameSite=Strict"] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    assert!(!cookie.contains("Domain"), "{cookie}");
+    assert_eq!(tls_only.as_deref(), Some("max-age=31536000"));
+}
+
+#[tokio::test]
+async fn on_localhost_other_ports_keep_clear_http() {
+    let (cookie, tls_only) = signed_in_at("http://localhost:8443").await;
+    assert!(
+        cookie.starts_with("kubeairunway-8443=") && !cookie.contains("Secure"),
+        "{cookie}"
+    );
+    assert_eq!(tls_only, None);
+    let (cookie, tls_only) = signed_in_at("https://localhost:8443").await;
+    assert!(cookie.starts_with("__Host-"), "{cookie}");
+    assert_eq!(tls_only, None);
 }
