@@ -22,6 +22,8 @@ const ROUTER_VALUES: &str = ".Values.gateway";
 const ROUTES_VALUES: &str = ".Values.gatewayRoutes";
 /// Whether it impersonates.
 const IMPERSONATES: &str = ".Values.console.impersonate.enabled";
+/// Arguments for the audit log.
+const AUDIT: &str = r#"(ternary list (list (printf "--audit-log=%s" .Values.auditLog)) (empty .Values.auditLog))"#;
 /// Begin of a mark: nothing that objects hold.
 const OPEN: char = '⟦';
 /// End of a mark.
@@ -122,6 +124,10 @@ fn values(components: &[Component]) -> Result<String> {
     add(
         "Where the images are; an empty tag is the chart's appVersion",
         json!({ "image": { "registry": component::REGISTRY, "tag": "", "pullPolicy": "IfNotPresent" } }),
+    )?;
+    add(
+        "Audit log of router, gateway of Asya and console (docs/audit-log.md): - for stdout, or a file; empty for none",
+        json!({ "auditLog": "" }),
     )?;
     add(
         "Names of Secrets with credentials for the registry, each as {name: …}",
@@ -276,7 +282,8 @@ fn opened(object: &DynamicObject, values: &str) -> Result<String> {
         value["spec"]["replicas"] = json!(1);
     }
     if [GATEWAY_VALUES, ROUTER_VALUES].contains(&values) && kinds::kind(object) == "Deployment" {
-        value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&format!("toJson {values}.args")));
+        let args = format!("toJson (concat {AUDIT} {values}.args)");
+        value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&args));
     }
     if values == ROUTES_VALUES && kinds::kind(object) == "Deployment" {
         let args = format!("toJson (concat (list \"--leader-elect\") {values}.args)");
@@ -366,7 +373,7 @@ fn open_console(value: &mut Value, kind: &str) -> Option<()> {
             });
             pod["containers"][0]["args"] = json!(mark(&format!(
                 "toJson (concat (list {} (printf \"--public-url=%s\" {CONSOLE_VALUES}.publicUrl)) {CONSOLE_VALUES}.args \
-                 (ternary (list \"--impersonate\" {}) list {IMPERSONATES}))",
+                 (ternary (list \"--impersonate\" {}) list {IMPERSONATES}) {AUDIT})",
                 own.join(" "),
                 impersonate.join(" "),
             )));

@@ -14,6 +14,7 @@ use runway_asya_transport::settings::{self, NoSecret, Transports};
 use runway_asya_transport::sqs::{self, Sqs};
 use runway_callers::Callers;
 use runway_http::Limits;
+use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
 use tokio::net::TcpListener;
@@ -57,6 +58,9 @@ pub struct Args {
     /// File with jobs and results, on a volume that outlives the pod
     #[arg(long, value_name = "FILE", default_value = "/var/lib/asya-gateway/jobs.redb")]
     pub store: PathBuf,
+    /// Audit log.
+    #[command(flatten)]
+    pub audit: AuditArgs,
     /// Audience of accepted tokens; repeatable. If omitted, tokens for the API server are accepted
     #[arg(long = "token-audience", value_name = "AUDIENCE")]
     pub token_audiences: Vec<String>,
@@ -124,6 +128,9 @@ pub enum Error {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] BadCertificate),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
     /// The client of callbacks cannot be created.
     #[error("cannot create a TLS client")]
     Client(#[from] rustls::Error),
@@ -173,6 +180,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
 }
 
 async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broker: Broker) -> Result<(), Error> {
+    let audit = Audit::open(&args.audit, "asya-gateway", server::describe, &process.metrics)?;
     let opened = process.health.waits_for("the store");
     let store = Store::open(
         &args.store,
@@ -249,7 +257,8 @@ async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broke
         Limits::REPORTS,
         shutdown.clone(),
     );
-    let answers = runway_http::serve(callers, tls, server::callers(api), limits, shutdown.clone());
+    let router = Audit::layer(audit, server::callers(api));
+    let answers = runway_http::serve(callers, tls, router, limits, shutdown.clone());
     tokio::join!(answers, reports);
 
     // Results that are not on disk return to the queue.

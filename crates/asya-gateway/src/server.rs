@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use axum::extract::{Extension, Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, LOCATION};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -27,6 +27,7 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use runway_callers::{Action, Caller, Callers};
 use runway_http::{Budget, Form, Share};
+use runway_operator::audit::{self, Deed};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -50,6 +51,10 @@ pub const GROUP: &str = "asya.sh";
 pub const RESOURCE: &str = "asyncactors";
 /// Subresource.
 pub const SUBRESOURCE: &str = "messages";
+/// Kind of the objects to which jobs are submitted, for the audit log.
+const KIND: &str = "AsyncActor";
+/// Kind of a job, for the audit log.
+const JOB: &str = "Job";
 /// Interval of comments in a stream without news.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Longest stream. A client continues with `GET /jobs/ID`.
@@ -110,6 +115,26 @@ pub fn callers(api: Arc<Api>) -> Router {
     budget
         .hold(submit.with_state(Arc::clone(&api)))
         .merge(jobs.with_state(api))
+}
+
+/// What a request of a caller does, for the audit log.
+pub fn describe(method: &Method, path: &str) -> Option<Deed> {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let (action, kind, namespace, name) = match (method.as_str(), parts.as_slice()) {
+        ("POST", ["v1", namespace, actor, ..]) => ("submit", KIND, namespace, actor),
+        ("DELETE", ["jobs", id]) => ("cancel", JOB, &"", id),
+        ("GET", ["jobs", id, "result"]) => ("read-result", JOB, &"", id),
+        ("GET", ["queues", namespace, actor, "dlq"]) => ("read-dead-letters", KIND, namespace, actor),
+        ("POST", ["queues", namespace, actor, "dlq", "redrive"]) => ("redrive-dead-letters", KIND, namespace, actor),
+        ("POST", ["queues", namespace, actor, "dlq", "drop"]) => ("delete-dead-letters", KIND, namespace, actor),
+        _ => return None,
+    };
+    Some(Deed {
+        action,
+        kind,
+        namespace: audit::bounded(namespace),
+        name: audit::bounded(name),
+    })
 }
 
 /// Routes for sidecars. They have no tokens: who knows the id of a job has its message.
@@ -300,7 +325,9 @@ impl Api {
         let id = self.gateway.submit(caller, &submission).await?;
         drop(body);
         share.give_back();
-        Ok(Item::of(id))
+        let item = Item::of(id);
+        audit::job(&item.to_string());
+        Ok(item)
     }
 
     /// Whether a caller has a right on a subresource of an actor.
@@ -452,4 +479,39 @@ fn payload(shown: Shown) -> Result {
 fn is_stream(headers: &HeaderMap) -> bool {
     let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     accepts.is_some_and(|accepts| accepts.contains("text/event-stream"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_act_or_show_payloads_are_in_the_audit_log() {
+        let of = |method: Method, path: &str| {
+            describe(&method, path)
+                .map(|deed| format!("{} {} {}/{}", deed.action, deed.kind, deed.namespace, deed.name))
+        };
+        for (method, path, deed) in [
+            (Method::POST, "/v1/a/b", "submit AsyncActor a/b"),
+            (Method::POST, "/v1/a/b/chat/completions", "submit AsyncActor a/b"),
+            (Method::DELETE, "/jobs/1", "cancel Job /1"),
+            (Method::GET, "/jobs/1/result", "read-result Job /1"),
+            (Method::GET, "/queues/a/b/dlq", "read-dead-letters AsyncActor a/b"),
+            (
+                Method::POST,
+                "/queues/a/b/dlq/redrive",
+                "redrive-dead-letters AsyncActor a/b",
+            ),
+            (
+                Method::POST,
+                "/queues/a/b/dlq/drop",
+                "delete-dead-letters AsyncActor a/b",
+            ),
+        ] {
+            assert_eq!(of(method, path).as_deref(), Some(deed), "{path}");
+        }
+        for path in ["/", "/jobs/1", "/queues/a/b"] {
+            assert_eq!(of(Method::GET, path), None, "{path}");
+        }
+    }
 }

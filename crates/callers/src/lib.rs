@@ -24,6 +24,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use runway_operator::access::rule;
+use runway_operator::audit;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -151,6 +152,12 @@ impl Callers {
     /// # Errors
     /// If there is no token, or the cluster does not accept it, or does not answer.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Caller>, Error> {
+        let caller = self.known(headers).await?;
+        audit::user("token", &caller.user);
+        Ok(caller)
+    }
+
+    async fn known(&self, headers: &HeaderMap) -> Result<Arc<Caller>, Error> {
         let token = bearer(headers).ok_or(Error::NoToken)?;
         if token.len() > LARGEST_TOKEN {
             return Err(Error::Refused);

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use runway_operator::admin::AdminArgs;
+use runway_operator::audit::AuditArgs;
 use runway_operator::client::ClientArgs;
 use runway_operator::{shutdown, telemetry};
 use runway_web::oidc::{ClaimNames, Impersonation, Settings};
@@ -52,6 +53,9 @@ pub struct UiArgs {
     /// Sign-in at an OpenID Connect issuer.
     #[command(flatten)]
     pub oidc: OidcArgs,
+    /// Audit log.
+    #[command(flatten)]
+    pub audit: AuditArgs,
     /// Log settings, used with --login.
     #[command(flatten)]
     pub log: LogArgs,
@@ -111,6 +115,7 @@ pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let options = Options {
         address: args.address,
         login: args.login.then(|| login(args)),
+        audit: args.audit.clone(),
     };
     if args.login {
         telemetry::init(&args.log);

@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use futures::{StreamExt as _, TryStreamExt as _};
 use parking_lot::RwLock;
 use runway_callers::{Action, Caller, Callers, Error};
+use runway_operator::audit;
 use tokio::time::sleep;
 
 use crate::keys::{KeyHolder, Keys};
@@ -83,7 +84,10 @@ impl Rights {
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Who, Error> {
         let holder = runway_callers::bearer(headers).and_then(|key| self.keys.read().holder(key));
         match holder {
-            Some(holder) => Ok(Who::Key(holder)),
+            Some(holder) => {
+                audit::user("key", &holder.name);
+                Ok(Who::Key(holder))
+            }
             None => self.callers.identify(headers).await.map(Who::Cluster),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use runway_callers::Callers;
 use runway_callers::places::Places;
 use runway_http::Limits;
+use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
 use tokio::net::TcpListener;
@@ -34,6 +35,9 @@ pub struct Args {
     /// Server for callers.
     #[command(flatten)]
     pub listen: ListenArgs,
+    /// Audit log.
+    #[command(flatten)]
+    pub audit: AuditArgs,
     /// Audience of accepted tokens; repeatable. If omitted, tokens for the API server are accepted
     #[arg(long = "token-audience", value_name = "AUDIENCE")]
     pub token_audiences: Vec<String>,
@@ -80,6 +84,9 @@ pub enum Error {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] BadCertificate),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
 }
 
 /// Runs the router until the process shuts down.
@@ -109,6 +116,7 @@ pub async fn run_with(process: Process, args: Args, lookup: Lookup) -> Result<()
 pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup: Lookup) -> Result<(), Error> {
     let shutdown = process.shutdown.clone();
     let tls = args.listen.tls(&shutdown).await?;
+    let audit = Audit::open(&args.audit, "kubeairunway-gateway", server::describe, &process.metrics)?;
     let metrics = Arc::new(Metrics::new(args.largest_held));
     process.metrics.collect(Scrape(Arc::clone(&metrics)));
     // The cache and held requests outlive the begin of the shutdown.
@@ -167,7 +175,8 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
         body: args.largest_body,
         bodies: args.memory * MIB,
     };
-    runway_http::serve(listener, tls, server::router(api, of_bodies), limits, deaf).await;
+    let router = Audit::layer(audit, server::router(api, of_bodies));
+    runway_http::serve(listener, tls, router, limits, deaf).await;
     ended.cancel();
     process.leadership.step_down().await;
     Ok(())

@@ -20,6 +20,7 @@ use http_body_util::Full;
 use runway_callers::places::Places;
 use runway_http::body::Holding;
 use runway_http::{Budget, Form};
+use runway_operator::audit::{self, Deed};
 use runway_operator::trace::Traces;
 use serde_json::json;
 
@@ -44,6 +45,9 @@ const PASSED_ON: [&str; 4] = [
 const ALWAYS: usize = 4 * 1024;
 /// Longest time for which a client may send a body.
 const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Kind of the objects that requests are about.
+const KIND: &str = "ModelDeployment";
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +98,15 @@ pub fn router(api: Arc<Api>, limits: Limits) -> Router {
         .hold(passed_on.with_state(Arc::clone(&api)))
         .merge(models.with_state(Arc::clone(&api)))
         .layer(from_fn_with_state(api, admit))
+}
+
+/// What a request does, for the audit log.
+pub fn describe(method: &Method, _: &str) -> Option<Deed> {
+    (method == Method::POST).then_some(Deed {
+        action: "infer",
+        kind: KIND,
+        ..Deed::default()
+    })
 }
 
 /// Identifies the caller, and takes a place for the request until the last byte of its response.
@@ -157,7 +170,9 @@ async fn pass_on(
     let passed_on = async {
         let path = path.ok_or_else(Refused::no_route)?;
         let asked = Asked::read(&body)?;
+        audit::object(KIND, "", &asked.model);
         let model = Box::pin(api.choose(&who, &asked.model)).await?;
+        audit::object(KIND, &model.namespace, &model.name);
         span.model(&model);
         let counted = api.metrics.request(&model);
         let connecting = span.within("connect");

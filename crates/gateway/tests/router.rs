@@ -18,7 +18,7 @@ use runway_testbed::collector::{Collector, Received};
 use runway_testbed::engine::{Endpoint, chat_request};
 use runway_testbed::traffic::client;
 use runway_testbed::{PATIENCE, audit, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{Begun, CHAT, Engine, KEY, ROUTER, World, closing_engine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -553,4 +553,57 @@ async fn limits_of_a_caller_and_the_end_of_the_router() -> Result<()> {
     let rest = begun.whole().await?;
     ensure!(rest.text.len() == 9 * 8, "{rest:?}");
     router.ended().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn audit_log_names_callers_models_and_results() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("its-own-name").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let (all, none) = tokio::try_join!(world.token("all", Some(&[])), world.token("none", None))?;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("audit.log");
+    let argument = format!("--audit-log={}", path.display());
+    let router = world.router(&[&argument]).await?.ready().await?;
+    for token in [&all, &none, "wrong", KEY] {
+        router.chat(token, "llama").await?;
+        router.get(token, "/v1/models").await?;
+    }
+    let metrics = router.metrics.text();
+    ensure!(
+        metrics.contains(r#"kubeairunway_audit_lines_dropped_total{reason="queue_full"} 0"#),
+        "{metrics}"
+    );
+    router.shutdown.cancel();
+    router.ended().await?;
+
+    let text = std::fs::read_to_string(&path)?;
+    for secret in [&all, &none, "wrong", KEY, "messages"] {
+        ensure!(!text.contains(secret), "{secret}: {text}");
+    }
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let mut line: Value = serde_json::from_str(line)?;
+        for name in ["time", "durationMs"] {
+            let removed = line.as_object_mut().and_then(|fields| fields.remove(name));
+            ensure!(removed.is_some(), "{name}: {text}");
+        }
+        lines.push(line);
+    }
+    let account = |name: &str| format!("system:serviceaccount:default:{name}");
+    let program = "kubeairunway-gateway";
+    let expected = [
+        json!({"program": program, "user": account("all"), "credential": "token", "tenant": "default", "action": "infer",
+            "kind": "ModelDeployment", "namespace": "a", "name": "one", "result": "allowed", "status": 200}),
+        json!({"program": program, "user": account("none"), "credential": "token", "tenant": "default", "action": "infer",
+            "kind": "ModelDeployment", "name": "llama", "result": "refused", "status": 404, "reason": "model_not_found"}),
+        json!({"program": program, "action": "infer", "kind": "ModelDeployment", "result": "refused", "status": 401,
+            "reason": "unauthenticated"}),
+        json!({"program": program, "action": "read", "result": "refused", "status": 401, "reason": "unauthenticated"}),
+        json!({"program": program, "user": "shop", "credential": "key", "action": "infer", "kind": "ModelDeployment",
+            "namespace": "a", "name": "one", "result": "allowed", "status": 200}),
+    ];
+    ensure!(lines == expected, "{lines:#?}");
+    Ok(())
 }

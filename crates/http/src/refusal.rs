@@ -27,6 +27,10 @@ impl Form {
     }
 }
 
+/// Code of a refusal, as an extension of its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(pub &'static str);
+
 /// A refusal in the form of OpenAI's errors, which its clients show.
 pub fn openai(status: StatusCode, code: &'static str, message: &str) -> Response {
     #[derive(Serialize)]
@@ -45,10 +49,9 @@ pub fn openai(status: StatusCode, code: &'static str, message: &str) -> Response
         code,
     };
     let json = serde_json::to_string(&Body { error }).unwrap_or_default();
-    with_headers(
-        status,
-        (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
-    )
+    let mut response = (status, [(CONTENT_TYPE, "application/json")], json).into_response();
+    response.extensions_mut().insert(Code(code));
+    with_headers(status, response)
 }
 
 /// Adds what a status code requires: how to authenticate, or when to try again.

@@ -18,6 +18,7 @@
 //! | [`controller`] | runs a reconcile function with backoff per object, and executes its plans |
 //! | [`lease`] | leader election |
 //! | [`listen`] | arguments of a server for callers |
+//! | [`audit`] | audit log of a server |
 //! | [`admin`], [`metrics`] | `/healthz`, `/readyz` and `/metrics` |
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
 //! | [`access`] | RBAC rules |
@@ -33,6 +34,7 @@ pub mod access;
 pub mod address;
 pub mod admin;
 pub mod apply;
+pub mod audit;
 pub mod autoscaler;
 pub mod breaker;
 pub mod client;

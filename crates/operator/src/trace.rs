@@ -24,6 +24,8 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 use runway_api::labels::TRACE;
 
+use crate::audit;
+
 /// Time limit for sending the remaining spans at shutdown.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -108,7 +110,11 @@ impl Traces {
 
     /// A span of a request: within the trace of its `traceparent`, or the first of another trace.
     pub fn request(&self, traceparent: Option<&str>, name: impl Into<String>) -> Option<Recording> {
-        self.served(traceparent.and_then(read), name.into())
+        let span = self.served(traceparent.and_then(read), name.into());
+        if let Some(span) = &span {
+            audit::trace_id(span.span.span_context().trace_id().to_string());
+        }
+        span
     }
 
     fn served(&self, parent: Option<SpanContext>, name: String) -> Option<Recording> {
@@ -216,6 +222,11 @@ impl Recording {
     fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         self.span.set_attribute(KeyValue::new(key, value));
     }
+}
+
+/// ID of the trace of a `traceparent`.
+pub(crate) fn id(traceparent: &str) -> Option<String> {
+    Some(read(traceparent)?.trace_id().to_string())
 }
 
 /// ID of an object's trace, for logs.

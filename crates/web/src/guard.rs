@@ -12,6 +12,7 @@ use axum::http::{Method, StatusCode, request::Parts};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use runway_api::name::{Invalid, Name, Namespace};
+use runway_operator::audit;
 
 use crate::app::App;
 use crate::crypto::same;
@@ -28,11 +29,11 @@ pub const CSRF_FIELD: &str = "csrf";
 /// Header with the form token, for scripts.
 const CSRF_HEADER: &str = "x-csrf-token";
 
-/// Content security policy: no external and no inline content, no frames.
 /// For a year, browsers that have seen the console over TLS use no clear HTTP for its host. Other hosts of the domain are not
 /// the console's.
 const TLS_ONLY: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
+/// Content security policy: no external and no inline content, no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -51,8 +52,8 @@ pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next)
         let text = "This request comes from another site. Nothing was changed.";
         return headed((StatusCode::FORBIDDEN, text).into_response());
     }
-    request.extensions_mut().insert(site);
     let tls_only = site.is_tls_only();
+    request.extensions_mut().insert(site);
     let mut response = headed(next.run(request).await);
     if tls_only {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, TLS_ONLY);
@@ -120,6 +121,7 @@ pub async fn session(State(app): State<Arc<App>>, request: Request, next: Next) 
 }
 
 async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response {
+    audit::user("session", &session.lens.user);
     let (mut parts, body) = request.into_parts();
     let mut pairs = Pairs::default();
     if changes(&parts.method) {
@@ -156,8 +158,6 @@ fn not_in(app: &App, request: &Request) -> Response {
     Redirect::to("/login").into_response()
 }
 
-/// The key of a session in a request. Cookies know no ports: its name does, so that two consoles do not sign each other out.
-pub fn cookie(app: &App, headers: &HeaderMap) -> Option<String> {
 /// Name of the session cookie of a console at a port. Over TLS, the prefix makes browsers refuse the cookie from other hosts of the
 /// domain, and without `Secure` or with another path.
 pub fn cookie_name(sites: &Sites, port: u16) -> String {
@@ -165,6 +165,8 @@ pub fn cookie_name(sites: &Sites, port: u16) -> String {
     format!("{prefix}kubeairunway-{port}")
 }
 
+/// The key of a session in a request. Cookies know no ports: its name does, so that two consoles do not sign each other out.
+pub fn cookie(app: &App, headers: &HeaderMap) -> Option<String> {
     named_cookie(&app.cookie, headers)
 }
 

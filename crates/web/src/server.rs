@@ -17,6 +17,7 @@ use kube::{Client, Config};
 use parking_lot::Mutex;
 use runway_http::{Limits, Tls};
 use runway_operator::admin::{self, AdminArgs};
+use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::client::{self, ClientArgs};
 use runway_operator::health::Health;
 use runway_operator::lease::Leadership;
@@ -34,7 +35,7 @@ use crate::lens::Lens;
 use crate::oidc::{self, CALLBACK, Impersonation, Issuer};
 use crate::sessions::{self, Door, Login, Refused, Sessions};
 use crate::site::{Site, Sites};
-use crate::{crypto, live, pages, refusal};
+use crate::{crypto, deeds, live, pages, refusal};
 
 /// Timeout of a connection to the cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,6 +51,8 @@ pub struct Options {
     pub address: SocketAddr,
     /// Users sign in, and the server has no rights of its own.
     pub login: Option<LoginOptions>,
+    /// Audit log.
+    pub audit: AuditArgs,
 }
 
 /// Options of a console with sign-in.
@@ -107,6 +110,9 @@ pub enum Error {
         /// Cause.
         source: std::io::Error,
     },
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
     /// Health cannot be served.
     #[error(transparent)]
     Admin(#[from] admin::Error),
@@ -123,6 +129,8 @@ pub struct Console {
     /// URL to open in a browser.
     pub url: String,
     cluster: Client,
+    audit: Option<Audit>,
+    metrics: Metrics,
 }
 
 impl Console {
@@ -143,6 +151,8 @@ impl Console {
             Some(files) => Some(Certificate::read(files).await?),
             None => None,
         };
+        let metrics = Metrics::new("kubeairunway_console", Leadership::always());
+        let audit = Audit::open(&options.audit, "kubeairunway-console", deeds::describe, &metrics)?;
         let address = options.address;
         let listen = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
@@ -164,6 +174,8 @@ impl Console {
             app,
             url,
             cluster,
+            audit,
+            metrics,
         })
     }
 
@@ -175,18 +187,6 @@ impl Console {
         self.listener.local_addr().map_err(Error::Serve)
     }
 
-    /// Serves health beside the console: it is ready once the cluster has answered, whatever the answer, so that a roll-out
-    /// with a wrong address or authority goes no further. Later it stays ready: a page that says that the cluster is away
-    /// is better than none.
-    ///
-    /// # Errors
-    /// The admin address cannot be used.
-    pub async fn tell_of_itself(&self, args: &AdminArgs, shutdown: CancellationToken) -> Result<(), Error> {
-        let health = Health::default();
-        let metrics = Metrics::new("kubeairunway_console", Leadership::always());
-        let pending = health.waits_for("an answer of the cluster");
-        admin::serve(args, health.clone(), metrics, shutdown.clone()).await?;
-        let cluster = self.cluster.clone();
     /// URL that opens one session within a minute, and a future that resolves when it no longer does. `None` if users sign in.
     ///
     /// # Errors
@@ -197,6 +197,17 @@ impl Console {
         Ok(key.map(|(key, over)| (format!("{base}?{ONE_TIME_FIELD}={key}"), over)))
     }
 
+    /// Serves health beside the console: it is ready once the cluster has answered, whatever the answer, so that a roll-out
+    /// with a wrong address or authority goes no further. Later it stays ready: a page that says that the cluster is away
+    /// is better than none.
+    ///
+    /// # Errors
+    /// The admin address cannot be used.
+    pub async fn tell_of_itself(&self, args: &AdminArgs, shutdown: CancellationToken) -> Result<(), Error> {
+        let health = Health::default();
+        let pending = health.waits_for("an answer of the cluster");
+        admin::serve(args, health.clone(), self.metrics.clone(), shutdown.clone()).await?;
+        let cluster = self.cluster.clone();
         tokio::spawn(async move {
             while let Err(error) = cluster.apiserver_version().await {
                 if matches!(error, kube::Error::Api(_)) {
@@ -216,7 +227,7 @@ impl Console {
     /// The socket fails.
     pub async fn serve(self) -> Result<(), Error> {
         let end = self.app.end.clone();
-        let router = router(self.app);
+        let router = Audit::layer(self.audit, router(self.app));
         let tls = self.tls.as_ref().map(|certificate| certificate.tls.clone());
         let _renewal = self
             .tls
@@ -385,6 +396,9 @@ async fn enter(State(app): State<Arc<App>>, request: axum::extract::Request, nex
         ONE_TIME_FIELD => Some((app.sessions.enter_once(&key), true)),
         _ => None,
     });
+    if entered.is_some() {
+        audit::action("sign-in");
+    }
     match entered {
         None => next.run(request).await,
         Some((Ok(id), from_a_file)) => {

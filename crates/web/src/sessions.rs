@@ -16,8 +16,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use parking_lot::Mutex;
 use runway_api::Namespace;
-use runway_operator::clock;
 use runway_operator::telemetry::chain;
+use runway_operator::{audit, clock};
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::AbortOnDropHandle;
@@ -394,6 +394,7 @@ impl Sessions {
     }
 
     fn admit(&self, entry: Entry) -> Result<String, Refused> {
+        audit::user("session", &entry.lens.user);
         let (id, csrf) = (random_key()?, random_key()?);
         let lifetime = SignedDuration::try_from(self.lifetime).unwrap_or(SignedDuration::MAX);
         let longest = clock::now().saturating_add(lifetime).unwrap_or(Timestamp::MAX);

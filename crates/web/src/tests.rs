@@ -14,13 +14,17 @@ use futures::stream;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
+use runway_operator::audit::{Audit, AuditArgs};
 use runway_operator::clock;
+use runway_operator::lease::Leadership;
+use runway_operator::metrics::Metrics;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, ServiceExt as _, service_fn};
 
 use crate::app::App;
 use crate::caches::Users;
+use crate::deeds;
 use crate::guard::{Asker, cookie_name};
 use crate::pages::overview;
 use crate::seen::{Change, Trouble};
@@ -537,4 +541,76 @@ async fn on_localhost_other_ports_keep_clear_http() {
     let (cookie, tls_only) = signed_in_at("https://localhost:8443").await;
     assert!(cookie.starts_with("__Host-"), "{cookie}");
     assert_eq!(tls_only, None);
+}
+
+#[tokio::test]
+async fn sign_ins_and_forms_are_in_the_audit_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let args = AuditArgs {
+        audit_log: Some(path.clone()),
+    };
+    let metrics = Metrics::new("", Leadership::always());
+    let audit = Audit::open(&args, "kubeairunway-console", deeds::describe, &metrics).unwrap();
+    let cluster = Cluster::new(0);
+    cluster.knows("token-of-ada", "ada", &[]);
+    let site = "http://localhost:8443";
+    let sites = Sites::given(vec![site.parse().unwrap()]);
+    let app = App {
+        cookie: cookie_name(&sites, 8443),
+        sessions: Console::new(&cluster).sessions,
+        sites,
+        end: CancellationToken::new(),
+    };
+    let router = Audit::layer(audit, server::router(Arc::new(app)));
+    let ask = async |request: axum::http::request::Builder, body: &str| {
+        let request = request.header("host", "localhost:8443").header("origin", site);
+        let request = request.body(Answer::from(body.to_owned())).unwrap();
+        router.clone().oneshot(request).await.unwrap()
+    };
+    ask(Request::post("/login"), "token=wrong").await;
+    let entered = ask(Request::post("/login"), "token=token-of-ada").await;
+    let cookie = entered.headers()["set-cookie"]
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    ask(Request::get("/deployments").header("cookie", &cookie), "").await;
+    ask(
+        Request::post("/deployments/a/one/pause").header("cookie", &cookie),
+        "csrf=wrong",
+    )
+    .await;
+    ask(Request::post("/logout"), "").await;
+    drop(router);
+
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        !text.contains("token-of-ada") && !text.contains(cookie.split('=').nth(1).unwrap()),
+        "{text}"
+    );
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines: Vec<Value> = lines
+        .map(|line| {
+            json!([
+                line["action"],
+                line["user"],
+                line["kind"],
+                line["name"],
+                line["result"],
+                line["status"]
+            ])
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            json!(["sign-in", null, null, null, "refused", 401]),
+            json!(["sign-in", "ada", null, null, "allowed", 303]),
+            json!(["pause", "ada", "ModelDeployment", "one", "refused", 403]),
+            json!(["sign-out", null, null, null, "refused", 401]),
+        ]
+    );
 }
