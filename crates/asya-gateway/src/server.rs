@@ -248,12 +248,22 @@ async fn cancel(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: He
 
 /// A report of a sidecar, as the public Asya sends it.
 #[derive(Deserialize)]
-struct Report {
+pub struct Report {
     #[serde(default)]
     actors: Vec<String>,
     #[serde(default)]
     current_actor_idx: u16,
     status: Step,
+}
+
+impl From<Report> for Progress {
+    fn from(report: Report) -> Self {
+        Self {
+            current: report.current_actor_idx,
+            of: u16::try_from(report.actors.len()).unwrap_or(u16::MAX),
+            step: report.status,
+        }
+    }
 }
 
 async fn progress(
@@ -262,12 +272,7 @@ async fn progress(
     Json(report): Json<Report>,
 ) -> Result<StatusCode> {
     let item = Item::parse(&id).ok_or_else(Refused::unknown_job)?;
-    let progress = Progress {
-        current: report.current_actor_idx,
-        of: u16::try_from(report.actors.len()).unwrap_or(u16::MAX),
-        step: report.status,
-    };
-    if gateway.report(&item, progress)? {
+    if gateway.report(&item, report.into())? {
         Ok(StatusCode::OK)
     } else {
         Err(Refused::unknown_job())

@@ -24,6 +24,8 @@ use crate::settings::{NoSecret, RabbitMq};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Largest response, in bytes. One queue takes a few KiB.
 const LARGEST: usize = 256 * 1024;
+/// Longest version of a broker, in bytes.
+const LONGEST_VERSION: usize = 64;
 
 /// The client of the management API cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -83,16 +85,12 @@ impl Management {
         let path = format!(
             "/api/queues/{vhost}?disable_stats=true&enable_queue_totals=true&page=1&page_size=10&use_regex=true&name={name}"
         );
-        let page = self.get(&path).await?;
-        let mut found = page["items"].as_array()?.iter();
-        let found = found.find(|item| item["name"] == queue)?;
-        Some(found["messages_unacknowledged"].as_u64().unwrap_or_default())
+        unacknowledged_in(&self.get(&path).await?, queue)
     }
 
     /// Version of the broker, such as `3.10.8`. `None` if the API is not available.
     pub async fn version(&self) -> Option<String> {
-        let overview = self.get("/api/overview").await?;
-        overview["rabbitmq_version"].as_str().map(str::to_owned)
+        version_in(&self.get("/api/overview").await?)
     }
 
     async fn get(&self, path: &str) -> Option<Value> {
@@ -120,6 +118,22 @@ impl Management {
     }
 }
 
+/// Number of unacknowledged messages of a queue, in a page of queues.
+pub fn unacknowledged_in(page: &Value, queue: &str) -> Option<u64> {
+    let mut found = page["items"].as_array()?.iter();
+    let found = found.find(|item| item["name"] == queue)?;
+    Some(found["messages_unacknowledged"].as_u64().unwrap_or_default())
+}
+
+/// Version of the broker in its overview. It is shown in statuses, so that anything but a version is `None`.
+pub fn version_in(overview: &Value) -> Option<String> {
+    let version = overview["rabbitmq_version"].as_str()?;
+    let is_version = version.len() <= LONGEST_VERSION
+        && version.starts_with(|c: char| c.is_ascii_digit())
+        && version.chars().all(|c| c.is_ascii_alphanumeric() || ".-+~".contains(c));
+    is_version.then(|| version.to_owned())
+}
+
 /// TLS that trusts only these certificates.
 fn tls(authority: &str) -> Result<ClientConfig, Error> {
     let invalid = |error: &dyn std::fmt::Display| Error::Authority(error.to_string());
@@ -133,4 +147,22 @@ fn tls(authority: &str) -> Result<ClientConfig, Error> {
     let builder = builder.with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| invalid(&error))?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn version_is_one_or_none() {
+        let of = |version: &str| version_in(&json!({ "rabbitmq_version": version }));
+        for version in ["3.10.8", "4.2.0-rc.1", "3.13.7+dev"] {
+            assert_eq!(of(version).as_deref(), Some(version));
+        }
+        for bad in ["", "unknown", "3.1\n", &"3".repeat(LONGEST_VERSION + 1)] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
 }

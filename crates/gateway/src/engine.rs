@@ -181,7 +181,11 @@ impl Engines {
     }
 }
 
-fn names(list: &[u8]) -> Result<Vec<String>, serde_json::Error> {
+/// Names in a list of models.
+///
+/// # Errors
+/// The text is not such a list.
+pub fn names(list: &[u8]) -> Result<Vec<String>, serde_json::Error> {
     #[derive(serde::Deserialize)]
     struct List {
         data: Vec<Entry>,

@@ -102,7 +102,10 @@ impl Keys {
     }
 
     /// Adds the caller of a file.
-    fn add(&mut self, name: &str, text: &str) -> Result<(), Invalid> {
+    ///
+    /// # Errors
+    /// The text is not valid, or another caller has the same key.
+    pub fn add(&mut self, name: &str, text: &str) -> Result<(), Invalid> {
         let File { key, models } =
             serde_json::from_str(text).map_err(|error| Invalid::NotAKey(error.line(), error.column()))?;
         if key.chars().count() < SHORTEST {
