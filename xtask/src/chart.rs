@@ -122,8 +122,8 @@ fn values(components: &[Component]) -> Result<String> {
         Ok(())
     };
     add(
-        "Where the images are; an empty tag is the chart's appVersion",
-        json!({ "image": { "registry": component::REGISTRY, "tag": "", "pullPolicy": "IfNotPresent" } }),
+        "Where the images are; an empty tag is the chart's appVersion, with the digests of that release",
+        json!({ "image": { "registry": component::REGISTRY, "tag": "", "digests": {}, "pullPolicy": "IfNotPresent" } }),
     )?;
     add(
         "Audit log of router, gateway of Asya and console (docs/audit-log.md): - for stdout, or a file; empty for none",
@@ -306,7 +306,9 @@ fn mark(expression: &str) -> String {
 /// The image of a program, as the values say.
 fn image(program: &str) -> String {
     let (registry, tag) = (".Values.image.registry", "default .Chart.AppVersion .Values.image.tag");
-    format!("{}/{program}:{}", mark(registry), mark(tag))
+    let digest = format!("with and (not .Values.image.tag) (get .Values.image.digests \"{program}\")");
+    let digest = format!("{}@{}{}", mark(&digest), mark("."), mark("end"));
+    format!("{}/{program}:{}{digest}", mark(registry), mark(tag))
 }
 
 /// The program whose image of a release this is.

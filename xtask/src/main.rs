@@ -38,6 +38,7 @@ mod tidy;
 mod up;
 mod upstream;
 mod versions;
+mod workflows;
 mod yaml;
 
 use std::process::ExitCode;
