@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{EnvVar, LocalObjectReference, ResourceRequirements, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::core::{Message, Rule};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,8 +32,66 @@ pub const SCALING_READY: &str = "ScalingReady";
 /// Something needs the user's attention although nothing failed; present only while true.
 pub const WARNING: &str = "Warning";
 
+/// Environment variables that the operator sets: the identity of an actor, its broker, and the socket between its two containers. An
+/// actor with another identity would receive the messages of others.
+pub const RESERVED_VARIABLES: [&str; 22] = [
+    "ASYA_ACTOR_ERROR_END",
+    "ASYA_ACTOR_HAPPY_END",
+    "ASYA_ACTOR_NAME",
+    "ASYA_AWS_REGION",
+    "ASYA_GATEWAY_URL",
+    "ASYA_IS_END_ACTOR",
+    "ASYA_NAMESPACE",
+    "ASYA_QUEUE_ALIAS",
+    "ASYA_QUEUE_AUTO_CREATE",
+    "ASYA_RABBITMQ_CA",
+    "ASYA_RABBITMQ_EXCHANGE",
+    "ASYA_RABBITMQ_HOST",
+    "ASYA_RABBITMQ_PASSWORD",
+    "ASYA_RABBITMQ_PORT",
+    "ASYA_RABBITMQ_TLS",
+    "ASYA_RABBITMQ_URL",
+    "ASYA_RABBITMQ_USERNAME",
+    "ASYA_RABBITMQ_VHOST",
+    "ASYA_SOCKET",
+    "ASYA_SOCKET_DIR",
+    "ASYA_SQS_ENDPOINT",
+    "ASYA_TRANSPORT",
+];
+
+/// CEL expression: whether the variable `e` is reserved.
+fn is_reserved() -> String {
+    format!("e.name in {RESERVED_VARIABLES:?}").replace('"', "'")
+}
+
+/// Admission rule for a list of environment variables in this field.
+fn unreserved(field: &str) -> Rule {
+    let reserved = is_reserved();
+    let refusal = messages::reserved(field, "' + NAME + '");
+    let refusal = refusal.replace("NAME", &format!("self.filter(e, {reserved})[0].name"));
+    Rule::new(format!("!self.exists(e, {reserved})")).message(Message::Expression(format!("'{refusal}'")))
+}
+
+/// Admission rule for the variables of asya-runtime in a pod template.
+fn unreserved_in_template() -> Rule {
+    let reserved = is_reserved();
+    let own = "self.spec.containers.filter(c, c.name == 'asya-runtime' && has(c.env))";
+    let refusal = messages::reserved(RUNTIME_ENV, "' + NAME + '");
+    let refusal = refusal.replace("NAME", &format!("{own}.map(c, c.env.filter(e, {reserved}))[0][0].name"));
+    Rule::new(format!("!{own}.exists(c, c.env.exists(e, {reserved}))"))
+        .message(Message::Expression(format!("'{refusal}'")))
+}
+
+/// Field of the variables of asya-runtime in a pod template.
+pub const RUNTIME_ENV: &str = "workload.template.spec.containers: env of asya-runtime";
+
 /// Admission messages. They are the same from the API server and from `render`.
 pub mod messages {
+    /// A reserved environment variable is set.
+    pub fn reserved(field: &str, name: &str) -> String {
+        format!("{field}: {name} is reserved, because the operator sets it from the actor and its transport: remove it")
+    }
+
     /// The actor's name cannot be part of the names of its objects.
     pub const NAME: &str = "metadata.name must be at most 63 characters, lower case letters, digits and '-', and start with a letter: workloads, labels and queues are named after it";
     /// Exactly one of `workload` and `workloadRef` must be set. The text is the ADR's.
@@ -192,6 +251,7 @@ pub struct Workload {
         validation = Rule::new("self.spec.containers.all(c, c.name != 'asya-sidecar')").message(messages::NO_SIDECAR),
         validation = Rule::new("!has(self.spec.initContainers) || self.spec.initContainers.all(c, c.name != 'asya-sidecar' && c.name != 'asya-runtime')").message(messages::NO_INIT),
         validation = Rule::new("self.spec.containers.all(c, c.name != 'asya-runtime' || !has(c.command))").message(messages::NO_COMMAND),
+        validation = unreserved_in_template(),
     )]
     pub template: Map<String, Value>,
 }
@@ -273,9 +333,10 @@ pub struct Runtime {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub python_executable: Option<String>,
-    /// Environment variables of the handler; they override generated ones.
+    /// Environment variables of the handler. They override generated ones, except the reserved ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::env")]
+    #[x_kube(validation = unreserved("runtime.env"))]
     pub env: Vec<EnvVar>,
     /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -409,9 +470,10 @@ pub struct Sidecar {
     /// Resources of the container. Defaults to requests of 10m CPU and 16Mi memory, and a memory limit of 256Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Environment variables; they override generated ones.
+    /// Environment variables. They override generated ones, except the reserved ones: those of identity, broker and socket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::env")]
+    #[x_kube(validation = unreserved("sidecar.env"))]
     pub env: Vec<EnvVar>,
 }
 

@@ -115,6 +115,14 @@ pub(crate) fn actor_pod_template(_: &mut SchemaGenerator) -> Schema {
         "properties": {
             "name": { "type": "string", "minLength": 1, "maxLength": 63 },
             "command": { "type": "array", "maxItems": 1024, "items": { "type": "string", "maxLength": MAX_TEXT } },
+            "env": {
+                "type": "array", "maxItems": 1024,
+                "items": {
+                    "type": "object", "required": ["name"],
+                    "properties": { "name": { "type": "string", "minLength": 1, "maxLength": 1024 } },
+                    "x-kubernetes-preserve-unknown-fields": true,
+                },
+            },
         },
         "x-kubernetes-preserve-unknown-fields": true,
     });

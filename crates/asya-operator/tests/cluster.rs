@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
-use runway_api::async_actor::{Mode, RUNTIME_INJECTED, SCALING_READY, WORKLOAD_READY, messages};
+use runway_api::async_actor::{Mode, RUNTIME_ENV, RUNTIME_INJECTED, SCALING_READY, WORKLOAD_READY, messages};
 use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActorStatus, ModelDeployment, labels};
 use runway_asya_operator::policy;
@@ -395,7 +395,22 @@ async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
     let mut without_runtime = bound("Deployment", "x");
     without_runtime.as_object_mut().context("an object")?.remove("runtime");
     let scaling = |scaling: Value| with(bound("Deployment", "x"), "scaling", scaling);
+    let env = json!([{"name": "X", "value": "1"}, {"name": "ASYA_NAMESPACE", "value": "team-b"}]);
+    let mut runtime_env = bound("Deployment", "x");
+    runtime_env["runtime"]["env"] = env.clone();
+    let reserved = |field: &str| messages::reserved(field, "ASYA_NAMESPACE");
+    let [of_sidecar, of_runtime, of_template] =
+        [reserved("sidecar.env"), reserved("runtime.env"), reserved(RUNTIME_ENV)];
     let cases = [
+        (
+            with(template(json!([runtime])), "sidecar", json!({"env": env})),
+            &*of_sidecar,
+        ),
+        (runtime_env, &*of_runtime),
+        (
+            template(json!([{"name": "other", "env": []}, {"name": "asya-runtime", "image": "x", "env": env}])),
+            &*of_template,
+        ),
         (json!({"transport": "rabbitmq"}), messages::XOR),
         (both, messages::XOR),
         (without_runtime, messages::RUNTIME_MISSING),
@@ -450,7 +465,9 @@ async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
     }
     let two = template(json!([runtime, runtime]));
     ensure!(bed.create("bad", two).await.is_err(), "two containers of one name");
-    bed.create("good", template(json!([runtime]))).await?;
+    let mut good = template(json!([runtime, {"name": "other", "image": "x", "env": env}]));
+    good["sidecar"] = json!({"env": [{"name": "ASYA_LOG_LEVEL", "value": "debug"}]});
+    bed.create("good", good).await?;
 
     // Who may not update a target may not bind to it.
     let (rule, binding) = policy::policy();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use runway_api::async_actor::{Runtime, Sidecar};
+use runway_api::async_actor::{RESERVED_VARIABLES, Runtime, Sidecar};
 use serde_json::{Map, Value, json};
 
 use crate::names::{self, ERROR_END, HAPPY_END};
@@ -245,9 +245,11 @@ fn secret(name: &str, key: &SecretKey) -> Value {
     json!({"name": name, "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}})
 }
 
-/// Generated variables and those of the user, which take precedence. Names are unique, because server-side apply requires it.
+/// Generated variables and those of the user, which take precedence unless they are reserved. Names are unique, because server-side
+/// apply requires it.
 fn merged(generated: Vec<Value>, theirs: &Value) -> Vec<Value> {
-    let theirs: Vec<&Value> = theirs.as_array().into_iter().flatten().collect();
+    let is_free = |variable: &&Value| !RESERVED_VARIABLES.iter().any(|name| variable["name"] == **name);
+    let theirs: Vec<&Value> = theirs.as_array().into_iter().flatten().filter(is_free).collect();
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, variable) in theirs.iter().enumerate() {
         last.insert(variable["name"].as_str().unwrap_or_default(), index);
