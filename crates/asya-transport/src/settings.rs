@@ -21,6 +21,8 @@ struct Entry {
     kind: String,
     #[serde(default = "yes")]
     enabled: bool,
+    /// Namespaces whose actors can use it. Defaults to all.
+    namespaces: Option<Vec<String>>,
     #[serde(default)]
     config: serde_json::Value,
     /// Set by [`Transports::parse`].
@@ -339,6 +341,16 @@ pub enum Unusable {
         /// Name of the transport.
         name: String,
     },
+    /// It is for other namespaces.
+    #[error(
+        "spec.transport: '{name}' is not available to namespace '{namespace}': add it to transports.{name}.namespaces in the key transports.json of the ConfigMap asya-transports, or use another transport"
+    )]
+    OtherNamespaces {
+        /// Name of the transport.
+        name: String,
+        /// Namespace of the actor.
+        namespace: String,
+    },
 }
 
 fn known_list(known: &[String]) -> String {
@@ -402,6 +414,22 @@ impl Transports {
                 known: self.iter().map(|(name, _)| name.to_owned()).collect(),
             }),
         }
+    }
+
+    /// The transport with this name, for actors of a namespace.
+    ///
+    /// # Errors
+    /// If it is not configured, disabled, or only for other namespaces.
+    pub fn get_for(&self, name: &str, namespace: &str) -> Result<&Transport, Unusable> {
+        let transport = self.get(name)?;
+        let namespaces = self.transports.get(name).and_then(|entry| entry.namespaces.as_ref());
+        if namespaces.is_some_and(|all| !all.iter().any(|one| one == namespace)) {
+            return Err(Unusable::OtherNamespaces {
+                name: name.to_owned(),
+                namespace: namespace.to_owned(),
+            });
+        }
+        Ok(transport)
     }
 
     /// Enabled transports, by name.
@@ -505,6 +533,24 @@ fn asya() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transport_is_available_to_the_namespaces_in_its_list() {
+        let all = |namespaces: &str| {
+            let text =
+                format!(r#"{{"transports": {{"t": {{"type": "rabbitmq", {namespaces} "config": {{"host": "h"}}}}}}}}"#);
+            Transports::parse(&text).unwrap()
+        };
+        assert!(all("").get_for("t", "team-a").is_ok());
+        let some = all(r#""namespaces": ["team-a"],"#);
+        assert!(some.get_for("t", "team-a").is_ok());
+        let error = some.get_for("t", "team").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "spec.transport: 't' is not available to namespace 'team': add it to transports.t.namespaces in the key transports.json of the ConfigMap asya-transports, or use another transport"
+        );
+        assert!(all(r#""namespaces": [],"#).get_for("t", "team-a").is_err());
+    }
 
     #[test]
     fn documented_configuration_is_parsed() {

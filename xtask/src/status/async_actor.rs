@@ -344,6 +344,12 @@ const CONDITIONS: &[Condition] = &[
                 "`spec.transport` names a transport that is not configured or not enabled",
                 "Configure it in `ASYA_TRANSPORT_CONFIG`, or correct the name",
             ),
+            Reason(
+                False,
+                "TransportNotAllowed",
+                "`spec.transport` names a transport that is not available to this namespace",
+                "Add the namespace to `transports.NAME.namespaces` of `asya-transports`, or use another transport",
+            ),
         ],
     },
     Condition {

@@ -7,7 +7,7 @@ use runway_api::condition::{no, yes};
 use super::part::Part;
 use crate::observe::Observed;
 use crate::queue::{QueueState, QueueWork, queues};
-use crate::transports::Transport;
+use crate::transports::{Transport, Unusable};
 
 /// Longest name of an SQS queue.
 const SQS_NAME_MAX: usize = 80;
@@ -24,15 +24,15 @@ pub(super) struct Reading<'a> {
 }
 
 pub(super) fn read(seen: &Observed) -> Reading<'_> {
-    let transport = match seen.transports.get(&seen.actor.spec.transport) {
+    let transport = match seen.transports.get_for(&seen.actor.spec.transport, &seen.namespace()) {
         Ok(transport) => transport,
         Err(unusable) => {
+            let reason = match unusable {
+                Unusable::Unknown { .. } | Unusable::Disabled { .. } => ActorReason::TransportNotConfigured,
+                Unusable::OtherNamespaces { .. } => ActorReason::TransportNotAllowed,
+            };
             return Reading {
-                part: Part::says(no(
-                    TRANSPORT_READY,
-                    ActorReason::TransportNotConfigured,
-                    unusable.to_string(),
-                )),
+                part: Part::says(no(TRANSPORT_READY, reason, unusable.to_string())),
                 ..Reading::default()
             };
         }

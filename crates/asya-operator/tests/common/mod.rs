@@ -29,6 +29,7 @@ pub(crate) const TRANSPORTS: &str = r#"{"transports": {
         "passwordSecretRef": {"name": "rabbitmq", "key": "password"}, "tls": {"caSecretRef": {"name": "rabbitmq", "key": "ca.crt"}}}},
     "secure-amqp": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "managementPort": 0,
         "tls": {"caConfigMapRef": {"name": "rabbitmq-ca", "key": "ca.crt"}}}},
+    "others": {"type": "rabbitmq", "namespaces": ["finance"], "config": {"host": "rabbitmq.asya-system.svc"}},
     "sqs": {"type": "sqs", "config": {"region": "eu-central-1", "accountId": "123456789012"}},
     "off": {"type": "sqs", "enabled": false, "config": {"region": "eu-central-1", "accountId": "123456789012"}}}}"#;
 
