@@ -5,34 +5,29 @@
 //! keep-alive). A request whose connection fails has not been sent, so another connection may be tried; once the header is sent,
 //! it is not repeated.
 
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, Request, Response, Uri};
 use bytes::{Buf, Bytes};
-use futures::future::BoxFuture;
 use http_body::Body;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use runway_callers::brief::Brief;
 use runway_http::body::Holding;
+use runway_operator::destination::NotPods;
 use runway_operator::services::ServicePort;
 use runway_operator::telemetry::chain;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Longest wait for a connection.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(3);
-/// Time for which addresses are used again. Those of a Service do not change while it exists.
-const ADDRESSES_KEPT: Duration = Duration::from_secs(5);
-/// Services whose addresses are kept.
-const SERVICES: usize = 4096;
 /// Largest header of a response, and largest part of a body that waits in memory.
 const BUFFER: usize = 16 * 1024;
 /// Largest list of models of an engine.
@@ -60,13 +55,25 @@ const OF_CONNECTION: [HeaderName; 6] = [
 ];
 
 /// Finds the addresses of a Service.
-pub type Lookup = Arc<dyn Fn(&ServicePort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+pub type Lookup = Arc<dyn Fn(&ServicePort) -> Result<Vec<SocketAddr>, Unreachable> + Send + Sync>;
+
+/// Reason why a Service has no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// No such Service.
+    #[error("the Service does not exist")]
+    Unknown,
+    /// It does not lead to pods of its namespace.
+    #[error(transparent)]
+    NotPods(#[from] NotPods),
+}
 
 /// Connects to engines. Cheap to clone.
 #[derive(Clone)]
 pub struct Engines {
     lookup: Lookup,
-    addresses: Arc<Brief<ServicePort, Arc<[SocketAddr]>>>,
+    /// Connections so far, to spread them over several addresses.
+    connections: Arc<AtomicUsize>,
 }
 
 /// A request to an engine failed.
@@ -75,6 +82,9 @@ pub enum Error {
     /// The connection failed: nothing has been sent.
     #[error("cannot connect to {0}: {1}")]
     NotConnected(ServicePort, String),
+    /// The Service does not lead to pods of its namespace: nothing is sent.
+    #[error("no request is sent to {0}: {1}")]
+    NotPods(ServicePort, NotPods),
     /// The connection ended before the response.
     #[error("{0} closed the connection before its response: {1}")]
     Broken(ServicePort, String),
@@ -83,24 +93,12 @@ pub enum Error {
     NoList(ServicePort, String),
 }
 
-/// By the DNS of the cluster.
-pub fn cluster_dns() -> Lookup {
-    Arc::new(|at| {
-        let host = host(at);
-        Box::pin(async move { Ok(lookup_host(host).await?.collect()) })
-    })
-}
-
 /// On this machine, each Service at its port: for engines of tests.
 pub fn loopback() -> Lookup {
     Arc::new(|at| {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, at.port));
-        Box::pin(async move { Ok(vec![address]) })
+        Ok(vec![address])
     })
-}
-
-fn host(at: &ServicePort) -> String {
-    format!("{}.{}.svc:{}", at.service, at.namespace, at.port)
 }
 
 /// The headers of a client that an engine gets. Copies, because those of a request share the memory of its connection, which is
@@ -124,7 +122,7 @@ impl Engines {
     pub fn new(lookup: Lookup) -> Self {
         Self {
             lookup,
-            addresses: Arc::new(Brief::new(SERVICES, ADDRESSES_KEPT)),
+            connections: Arc::default(),
         }
     }
 
@@ -134,26 +132,22 @@ impl Engines {
     /// The Service has no address, or none accepts a connection in time.
     pub async fn connect(&self, at: &ServicePort) -> Result<Connection, Error> {
         let failed = |error: String| Error::NotConnected(at.clone(), error);
-        let connected = timeout(CONNECTED_WITHIN, async {
-            let addresses = self.addresses(at).await?;
-            TcpStream::connect(addresses.as_ref()).await
-        });
-        let stream = connected
+        let mut addresses = (self.lookup)(at).map_err(|error| match error {
+            Unreachable::NotPods(refused) => Error::NotPods(at.clone(), refused),
+            other => failed(other.to_string()),
+        })?;
+        if addresses.is_empty() {
+            return Err(failed("it has no ready pod".to_owned()));
+        }
+        let first = self.connections.fetch_add(1, Ordering::Relaxed) % addresses.len();
+        addresses.rotate_left(first);
+        let stream = timeout(CONNECTED_WITHIN, TcpStream::connect(addresses.as_slice()))
             .await
             .map_err(|_| failed(format!("no connection within {} seconds", CONNECTED_WITHIN.as_secs())))?
             .map_err(|error| failed(error.to_string()))?;
         // Only a matter of speed.
         let _ = stream.set_nodelay(true);
         Ok(Connection { at: at.clone(), stream })
-    }
-
-    async fn addresses(&self, at: &ServicePort) -> io::Result<Arc<[SocketAddr]>> {
-        if let Some(known) = self.addresses.get(at) {
-            return Ok(known);
-        }
-        let found: Arc<[SocketAddr]> = (self.lookup)(at).await?.into();
-        self.addresses.insert(at.clone(), Arc::clone(&found));
-        Ok(found)
     }
 
     /// Names of the models that an engine serves; `None` if it does not offer the list.
@@ -206,7 +200,7 @@ impl Connection {
         *request.uri_mut() = Uri::from_static(path);
         *request.headers_mut() = headers;
         let headers = request.headers_mut();
-        if let Ok(host) = HeaderValue::from_str(&host(&self.at)) {
+        if let Ok(host) = HeaderValue::from_str(&self.at.host()) {
             headers.insert(header::HOST, host);
         }
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

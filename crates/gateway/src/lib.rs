@@ -16,6 +16,7 @@
 //! | [`run`](fn@run) | starts the router |
 //! | [`routes`] | the routes controller, a program of its own: HTTPRoutes at a Gateway of the cluster |
 
+pub mod addresses;
 pub mod asked;
 pub mod engine;
 pub mod keys;
@@ -37,9 +38,10 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 
 pub use run::{Args, Error, run, run_on, run_with};
 
-/// Permissions of the router: to read and wake models, and to ask about callers.
+/// Permissions of the router: to read and wake models, to find their addresses, and to ask about callers.
 pub fn access() -> Vec<PolicyRule> {
     let mut rules = scale::access();
+    rules.extend(addresses::access());
     rules.extend(runway_callers::access());
     rules
 }

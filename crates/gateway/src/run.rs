@@ -16,7 +16,8 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Engines, Lookup, cluster_dns};
+use crate::addresses::Addresses;
+use crate::engine::{Engines, Lookup};
 use crate::metrics::{Metrics, Scrape};
 use crate::models::Models;
 use crate::names::Names;
@@ -94,7 +95,14 @@ pub enum Error {
 /// # Errors
 /// If it cannot start.
 pub async fn run(process: Process, args: Args) -> Result<(), Error> {
-    run_with(process, args, cluster_dns()).await
+    let addresses = Addresses::default();
+    let listed = process.health.waits_for("the Services");
+    let following = addresses.clone().follow(process.client.clone(), listed);
+    // Requests in flight outlive the begin of the shutdown, and so does the watch.
+    process
+        .health
+        .supervise("the watch of Services", process.shutdown.clone(), following);
+    run_with(process, args, addresses.lookup()).await
 }
 
 /// Same as [`run`], with another way to find the addresses of Services.

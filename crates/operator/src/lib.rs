@@ -23,6 +23,7 @@
 //! | [`webhook`] | TLS for webhooks: authority, leaf, CA bundle, server |
 //! | [`access`] | RBAC rules |
 //! | [`address`] | URLs that users name: none may lead to credentials |
+//! | [`destination`] | addresses of Services that a program may connect to for a user |
 //! | [`kubelet`] | state of a pod and why it is not ready |
 //! | [`services`] | bounded HTTP requests to Services |
 //! | [`json`] | containment, size and stable hashes of JSON |
@@ -41,6 +42,7 @@ pub mod client;
 pub mod clock;
 pub mod controller;
 pub mod crd;
+pub mod destination;
 pub mod echo;
 pub mod events;
 mod failing;

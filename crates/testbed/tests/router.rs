@@ -5,7 +5,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -233,7 +232,13 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
     let (health, metrics) = (process.health.clone(), process.metrics.clone());
     let admin = admin::serve(&admin, health, metrics, process.shutdown.clone()).await?;
     let args = Command::try_parse_from(["router"])?.args;
-    let lookup = cluster_addresses(bed.admin.clone());
+    let addresses = Addresses::default();
+    let listed = process.health.waits_for("the Services");
+    let following = addresses.clone().follow(process.client.clone(), listed);
+    process
+        .health
+        .supervise("the watch of Services", process.shutdown.clone(), following);
+    let lookup = addresses.lookup();
     let served = tokio::spawn(async move { Ok(run_on(process, args, listener, lookup).await?) });
     Ok((
         Endpoint::machine(Client::try_from(config)?),
@@ -241,17 +246,6 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
         admin,
         AbortOnDropHandle::new(served),
     ))
-}
-
-/// Instead of the DNS of the cluster.
-fn cluster_addresses(client: Client) -> Lookup {
-    Arc::new(move |at| {
-        let (client, at) = (client.clone(), at.clone());
-        Box::pin(async move {
-            let found = load::service_address(&client, &at.namespace, &at.service, at.port).await;
-            Ok(vec![found.map_err(std::io::Error::other)?])
-        })
-    })
 }
 
 async fn token(bed: &Bed<Node>) -> Result<String> {

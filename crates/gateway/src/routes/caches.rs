@@ -14,6 +14,7 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 use parking_lot::Mutex;
 use runway_api::{ModelDeployment, labels};
 use runway_operator::controller::Wake;
+use runway_operator::destination::SERVICE_NAME;
 use runway_operator::echo::{Echo, revision};
 use runway_operator::object::{self, Kind};
 use runway_operator::packed::{Packed, Text};
@@ -31,8 +32,6 @@ use crate::table::Key;
 
 /// Longest wait for a first list.
 const FIRST_LIST: Duration = Duration::from_secs(30);
-/// Label of an EndpointSlice with the name of its Service.
-const OF_SERVICE: &str = "kubernetes.io/service-name";
 
 /// Everything that the routes controller reads, beside the ModelDeployments.
 pub(super) struct Caches {
@@ -118,7 +117,7 @@ impl Caches {
             written,
             kinds: Kinds::new(FIRST_LIST),
             services: Store::by_name(),
-            slices: Store::by_label(OF_SERVICE),
+            slices: Store::by_label(SERVICE_NAME),
             claims: Arc::default(),
             changes: watch::Sender::new(()),
         })
