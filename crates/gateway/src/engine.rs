@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use axum::http::{Method, Request, Response, Uri};
+use axum::http::{Method, Request, Response, StatusCode, Uri};
 use bytes::{Buf, Bytes};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -44,15 +44,21 @@ const FORWARDED: [HeaderName; 6] = [
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("x-request-id"),
 ];
-/// Headers of a response that are about the connection to the engine.
-const OF_CONNECTION: [HeaderName; 6] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::TRANSFER_ENCODING,
-    header::TRAILER,
-    header::UPGRADE,
-    header::PROXY_AUTHENTICATE,
+/// Headers of a response that a client gets. All models share the address of the router, so an engine sets nothing that concerns
+/// others, such as cookies, and nothing about its connection.
+const RETURNED: [HeaderName; 9] = [
+    header::CACHE_CONTROL,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::DATE,
+    header::RETRY_AFTER,
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("x-request-id"),
 ];
+/// Prefixes of more such headers, which clients of OpenAI read.
+const RETURNED_PREFIXES: [&str; 2] = ["openai-", "x-ratelimit-"];
 
 /// Finds the addresses of a Service.
 pub type Lookup = Arc<dyn Fn(&ServicePort) -> Result<Vec<SocketAddr>, Unreachable> + Send + Sync>;
@@ -88,6 +94,9 @@ pub enum Error {
     /// The connection ended before the response.
     #[error("{0} closed the connection before its response: {1}")]
     Broken(ServicePort, String),
+    /// The status is not that of a response, such as a change of the protocol.
+    #[error("unexpected response from {0}: status {1}")]
+    Status(ServicePort, StatusCode),
     /// The list of models is not one.
     #[error("{0} does not list its models at /v1/models: {1}")]
     NoList(ServicePort, String),
@@ -109,6 +118,15 @@ pub fn forwarded(of_client: &HeaderMap) -> HeaderMap {
         Some((name, HeaderValue::from_bytes(value.as_bytes()).ok()?))
     });
     copies.collect()
+}
+
+/// The headers of an engine that a client gets.
+fn returned(of_engine: &HeaderMap) -> HeaderMap {
+    let is_returned = |name: &HeaderName| {
+        RETURNED.contains(name) || RETURNED_PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
+    };
+    let returned = of_engine.iter().filter(|(name, _)| is_returned(name));
+    returned.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// A connection to an engine for one request.
@@ -230,9 +248,10 @@ impl Connection {
             let _ = connection.await;
         }));
         let mut response = sender.send_request(request).await.map_err(broken)?;
-        for name in OF_CONNECTION {
-            response.headers_mut().remove(name);
+        if response.status().is_informational() {
+            return Err(Error::Status(at, response.status()));
         }
+        *response.headers_mut() = returned(response.headers());
         Ok(response.map(|incoming| Holding::new(incoming, connection)))
     }
 }
@@ -242,7 +261,70 @@ pub type Answer = Holding<Incoming, AbortOnDropHandle<()>>;
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// The response of an engine that sends this.
+    async fn response(sent: &'static str) -> Result<Response<Answer>, Error> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let at = ServicePort {
+            namespace: "team".parse().unwrap(),
+            service: "gemma".parse().unwrap(),
+            port: listener.local_addr().unwrap().port(),
+        };
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            stream.write_all(sent.as_bytes()).await.unwrap();
+        });
+        let connection = Engines::new(loopback()).connect(&at).await?;
+        let request = connection.request(Method::GET, "/v1/models", HeaderMap::new(), Empty::<Bytes>::new());
+        connection.send(request).await
+    }
+
+    #[tokio::test]
+    async fn client_gets_the_headers_of_an_api_and_no_others() {
+        let sent = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 2\r\nCache-Control: no-cache\r\n\
+            Retry-After: 3\r\nX-Request-Id: 7\r\nOpenAI-Processing-Ms: 5\r\nX-RateLimit-Remaining-Tokens: 9\r\nTraceparent: 00-a\r\n\
+            Set-Cookie: a=b; Domain=example.com\r\nClear-Site-Data: *\r\nAccess-Control-Allow-Origin: *\r\n\
+            Strict-Transport-Security: max-age=0\r\nLocation: http://elsewhere\r\nAlt-Svc: h2=\":1\"\r\nRefresh: 0\r\n\
+            Link: </x>; rel=preload\r\nServer: llama.cpp\r\nUpgrade: h2c\r\nTrailer: x\r\nWWW-Authenticate: Basic\r\n\
+            Connection: close\r\n\r\n{}";
+        let response = response(sent).await.unwrap();
+        let mut names: Vec<&str> = response.headers().keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            [
+                "cache-control",
+                "content-length",
+                "content-type",
+                "openai-processing-ms",
+                "retry-after",
+                "traceparent",
+                "x-ratelimit-remaining-tokens",
+                "x-request-id",
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn change_of_the_protocol_is_not_a_response() {
+        let switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+        let refused = response(switching)
+            .await
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        assert!(
+            refused.starts_with("unexpected response from Service 'gemma'"),
+            "{refused}"
+        );
+        let early = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(response(early).await.unwrap().status(), StatusCode::OK);
+    }
 
     #[test]
     fn names_are_read_from_a_list() {
