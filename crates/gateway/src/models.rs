@@ -13,7 +13,7 @@ use runway_operator::store::{Change, Store};
 use runway_operator::watch::watched;
 
 use crate::model::{Model, State};
-use crate::table::{Key, Table, beside};
+use crate::table::{Key, Listed, Named, Table, beside};
 
 /// Current models, and news of them. Cheap to clone.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Models {
         if change.gone {
             self.table.write().remove(&key);
         } else {
-            self.table.write().insert(Arc::clone(change.kept));
+            self.table.write().insert(Arc::clone(change.kept), !self.are_known());
         }
         self.news.wake(&key);
         if let Some(other) = &change.kept.stands_in_for {
@@ -89,8 +89,13 @@ impl Models {
     }
 
     /// The models that a name in a request may mean.
-    pub fn candidates(&self, asked: &str) -> Vec<Arc<Model>> {
-        self.table.read().candidates(asked)
+    pub fn named(&self, asked: &str) -> Named {
+        self.table.read().named(asked)
+    }
+
+    /// The list of models for a caller who may get these.
+    pub fn listing(&self, visible: &[Arc<Model>]) -> Vec<Listed> {
+        self.table.read().listing(visible)
     }
 
     /// News of a model from now on.

@@ -32,7 +32,7 @@ use crate::refused::Refused;
 use crate::rights::{Rights, Who};
 use crate::serving::Serving;
 use crate::spans::Span;
-use crate::table;
+use crate::table::{self, Listed};
 
 /// Paths that are passed on to engines.
 const PASSED_ON: [&str; 4] = [
@@ -134,7 +134,7 @@ async fn list(State(api): State<Arc<Api>>, Extension(who): Extension<Who>) -> Re
     api.answer(async {
         api.models_are_known()?;
         let models = api.rights.usable(&who, api.serving.models.all()).await?;
-        Ok(Json(json!({ "object": "list", "data": table::listing(&models) })).into_response())
+        Ok(Json(json!({ "object": "list", "data": api.serving.models.listing(&models) })).into_response())
     })
     .await
 }
@@ -142,11 +142,7 @@ async fn list(State(api): State<Arc<Api>>, Extension(who): Extension<Who>) -> Re
 async fn show(State(api): State<Arc<Api>>, Extension(who): Extension<Who>, Path(id): Path<String>) -> Response {
     api.answer(async {
         let model = api.choose(&who, &id).await?;
-        let mut listed = table::listing(&[model]);
-        if let Some(listed) = listed.first_mut() {
-            listed.id = id;
-        }
-        Ok(Json(listed.pop()).into_response())
+        Ok(Json(Listed::new(id, &model)).into_response())
     })
     .await
 }
@@ -226,8 +222,12 @@ impl Api {
     /// The one model that a name means for a caller.
     async fn choose(&self, who: &Who, asked: &str) -> Result<Arc<Model>> {
         self.models_are_known()?;
-        let candidates = self.serving.models.candidates(asked);
-        let usable = self.rights.usable(who, candidates).await?;
-        Ok(table::choose(asked, &usable)?)
+        let named = self.serving.models.named(asked);
+        let usable = self.rights.usable(who, named.models.clone()).await?;
+        let knew_gone = match named.gone().filter(|_| !usable.is_empty()) {
+            Some(gone) => !self.rights.usable(who, vec![Arc::clone(gone)]).await?.is_empty(),
+            None => false,
+        };
+        Ok(table::choose(asked, &usable, &named, knew_gone)?)
     }
 }

@@ -10,8 +10,9 @@ use anyhow::{Context as _, Result, ensure};
 use axum::http::header;
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
-use kube::api::{Patch, PatchParams};
-use kube::{Client, Config};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, Client, Config};
 use runway_api::labels::{STAND_IN, STAND_IN_FOR};
 use runway_operator::trace::{TraceArgs, Traces};
 use runway_testbed::collector::{Collector, Received};
@@ -43,7 +44,7 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
         let models = answer["data"].as_array().cloned().unwrap_or_default();
         anyhow::Ok(models.iter().map(|model| model["id"].clone()).collect::<Vec<_>>())
     };
-    ensure!(ids(&all).await? == ["a/one", "b/one", "gemma"]);
+    ensure!(ids(&all).await? == ["llama", "b/one", "gemma"]);
     ensure!(ids(&two).await? == ["gemma"]);
     ensure!(ids(&none).await?.is_empty());
     ensure!(
@@ -69,6 +70,7 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
     // The engine gets its own name, and no credentials.
     for (token, model) in [
         (&all, "gemma"),
+        (&all, "llama"),
         (&all, "b/one"),
         (&two, "b/two"),
         (&KEY.to_owned(), "llama"),
@@ -86,8 +88,6 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
         engine.seen.listed.load(Ordering::SeqCst) == 3,
         "each model asks its engine for the name once"
     );
-    let ambiguous = router.chat(&all, "llama").await?;
-    ambiguous.refused(400, "model_ambiguous", "'a/one', 'b/one'")?;
     for (token, model) in [
         (&all, "absent"),
         (&two, "llama"),
@@ -112,10 +112,20 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
     for series in [
         r#"kubeairunway_gateway_responses_total{namespace="b",name="two",caller="token",code="2xx"}"#,
         r#"kubeairunway_gateway_responses_total{namespace="a",name="one",caller="key",code="2xx"}"#,
-        r#"kubeairunway_gateway_requests_refused_total{reason="ambiguous"} 1"#,
     ] {
         ensure!(metrics.contains(series), "{series}: {metrics}");
     }
+
+    // The name of a deleted model does not pass to another team.
+    world.models("a").delete("one", &DeleteParams::default()).await?;
+    eventually(PATIENCE, async || {
+        let gone = router.chat(&all, "llama").await?;
+        gone.refused(400, "model_ambiguous", "it was 'a/one'")
+    })
+    .await?;
+    let metrics = router.metrics.text();
+    let ambiguous = r#"kubeairunway_gateway_requests_refused_total{reason="ambiguous"} 1"#;
+    ensure!(metrics.contains(ambiguous), "{metrics}");
     Ok(())
 }
 
@@ -359,7 +369,10 @@ async fn stand_in_gets_the_requests_of_its_model_while_it_serves() -> Result<()>
     annotate("one-surge", STAND_IN_FOR, None).await?;
     eventually(PATIENCE, async || {
         let answer = router.chat(KEY, "llama").await?;
-        answer.refused(400, "model_ambiguous", "is ambiguous")
+        ensure!(answer.status == 200, "{answer:?}");
+        let listed = router.get(KEY, "/v1/models").await?.json();
+        ensure!(listed["data"].as_array().is_some_and(|all| all.len() == 2), "{listed}");
+        Ok(())
     })
     .await
 }
