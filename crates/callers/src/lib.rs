@@ -7,10 +7,12 @@
 //! | module | what |
 //! |---|---|
 //! | [`brief`] | a bounded cache whose entries expire |
-//! | [`places`] | places for requests, bounded for each caller |
+//! | [`places`] | places for requests, bounded for each holder |
+//! | [`tenant`] | units of limits |
 
 pub mod brief;
 pub mod places;
+pub mod tenant;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use brief::Brief;
+use tenant::Tenant;
 
 /// Header with the bearer token of a request through the API server's proxy, which removes `Authorization`.
 pub const FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-authorization");
@@ -71,6 +74,8 @@ pub struct Caller {
     pub user: String,
     /// Unique id of the user, if the cluster has one, as it has for ServiceAccounts.
     pub uid: String,
+    /// Unit of limits.
+    pub tenant: Tenant,
     groups: Vec<String>,
     extra: BTreeMap<String, Vec<String>>,
     /// Hash of all of the above: the same for callers with the same rights.
@@ -79,8 +84,10 @@ pub struct Caller {
 
 impl Caller {
     fn new(info: UserInfo) -> Self {
+        let user = info.username.unwrap_or_default();
         let mut caller = Self {
-            user: info.username.unwrap_or_default(),
+            tenant: Tenant::of_user(&user),
+            user,
             uid: info.uid.unwrap_or_default(),
             groups: info.groups.unwrap_or_default(),
             extra: info.extra.unwrap_or_default(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 use futures::{StreamExt as _, TryStreamExt as _};
 use parking_lot::RwLock;
+use runway_callers::tenant::Tenant;
 use runway_callers::{Action, Caller, Callers, Error};
 use runway_operator::audit;
 use tokio::time::sleep;
@@ -51,13 +52,12 @@ impl Who {
         }
     }
 
-    /// Name of the caller, unique over all classes.
-    pub fn name(&self) -> String {
-        let name = match self {
-            Self::Cluster(caller) => &caller.user,
-            Self::Key(holder) => &holder.name,
-        };
-        format!("{}:{name}", self.class())
+    /// Unit of limits.
+    pub fn tenant(&self) -> Tenant {
+        match self {
+            Self::Cluster(caller) => caller.tenant.clone(),
+            Self::Key(holder) => Tenant::of_key(&holder.name),
+        }
     }
 }
 

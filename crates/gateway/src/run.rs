@@ -54,13 +54,16 @@ pub struct Args {
     /// Requests in flight at once, with those that wait
     #[arg(long, value_name = "N", default_value_t = 12_000)]
     pub largest_requests: usize,
-    /// Requests in flight of one caller
+    /// Requests in flight of one tenant: the ServiceAccounts of a namespace, another user, or a key
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub largest_requests_of_caller: usize,
+    /// Requests in flight to one model, with those that wait
+    #[arg(long, value_name = "N", default_value_t = 6_000)]
+    pub largest_requests_of_model: usize,
     /// Largest body of a request, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16 * MIB)]
     pub largest_body: usize,
-    /// Memory for bodies of requests that have not been answered, in MiB
+    /// Memory for bodies of requests until the engine has received them, in MiB; at least twice the largest body. One tenant has at most half of what others leave
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub memory: usize,
     /// Time from SIGTERM until no more connections are accepted: until all nodes know that the pod ends
@@ -181,7 +184,8 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     };
     let of_bodies = server::Limits {
         body: args.largest_body,
-        bodies: args.memory * MIB,
+        // Half of it for one tenant.
+        bodies: (args.memory * MIB).max(2 * args.largest_body),
     };
     let router = Audit::layer(audit, server::router(api, of_bodies));
     runway_http::serve(listener, tls, router, limits, deaf).await;
@@ -210,6 +214,7 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
             closing,
         },
         places: Places::new(args.largest_requests, args.largest_requests_of_caller),
+        of_models: Places::new(args.largest_requests, args.largest_requests_of_model),
         metrics,
         traces: process.traces.clone(),
     }

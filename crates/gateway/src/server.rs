@@ -17,9 +17,10 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use http_body_util::Full;
-use runway_callers::places::Places;
+use runway_callers::places::{Place, Places};
+use runway_callers::tenant::Tenant;
 use runway_http::body::Holding;
-use runway_http::{Budget, Form};
+use runway_http::{Budget, Form, Owner, Turn};
 use runway_operator::audit::{self, Deed};
 use runway_operator::trace::Traces;
 use serde_json::json;
@@ -54,7 +55,7 @@ const KIND: &str = "ModelDeployment";
 pub struct Limits {
     /// Bytes of a body.
     pub body: usize,
-    /// Memory of all bodies, without the first 4 KiB of each.
+    /// Memory of all bodies, without the first 4 KiB of each. One tenant has at most half of what others leave.
     pub bodies: usize,
 }
 
@@ -65,7 +66,9 @@ pub struct Api {
     /// Models and engines.
     pub serving: Serving,
     /// Places for requests.
-    pub places: Places,
+    pub places: Places<Tenant>,
+    /// Places for requests to one model, which may hang.
+    pub of_models: Places<table::Key>,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Traces.
@@ -114,15 +117,17 @@ async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
     let (mut parts, body) = request.into_parts();
     let admitted = async {
         let who = api.rights.identify(&parts.headers).await?;
-        let too_many = || Refused::busy("you have too many requests in flight, or the router has; try again");
-        let place = api.places.take(&who.name()).ok_or_else(too_many)?;
-        Ok((who, place))
+        let too_many = || Refused::busy("your tenant has too many requests in flight, or the router has; try again");
+        let tenant = who.tenant();
+        let place = api.places.take(&tenant).ok_or_else(too_many)?;
+        Ok((who, tenant, place))
     };
     // Steps that are over keep no memory while the request is held: each has its own.
     match Box::pin(admitted).await {
-        Ok((who, place)) => {
+        Ok((who, tenant, place)) => {
             let taken = (place, api.metrics.begin());
             parts.extensions.insert(who);
+            parts.extensions.insert(Owner((&tenant).into()));
             let response = next.run(Request::from_parts(parts, body)).await;
             response.map(|body| Body::new(Holding::new(body, taken)))
         }
@@ -154,6 +159,7 @@ async fn no_route(State(api): State<Arc<Api>>) -> Response {
 async fn pass_on(
     State(api): State<Arc<Api>>,
     Extension(who): Extension<Who>,
+    Extension(turn): Extension<Turn>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -167,10 +173,12 @@ async fn pass_on(
         let path = path.ok_or_else(Refused::no_route)?;
         let asked = Asked::read(&body)?;
         audit::object(KIND, "", &asked.model);
+        turn.end();
         let model = Box::pin(api.choose(&who, &asked.model)).await?;
         audit::object(KIND, &model.namespace, &model.name);
         span.model(&model);
-        let counted = api.metrics.request(&model);
+        let place = api.place_at(&model)?;
+        let counted = (place, api.metrics.request(&model));
         let connecting = span.within("connect");
         let ready = api.serving.connect(&model).await?;
         drop(connecting);
@@ -217,6 +225,15 @@ impl Api {
     fn models_are_known(&self) -> Result<()> {
         let starts = || Refused::unavailable("the router has not listed the models yet; try again");
         self.serving.models.are_known().then_some(()).ok_or_else(starts)
+    }
+
+    /// A place for a request to a model.
+    fn place_at(&self, model: &Model) -> Result<Place<table::Key>> {
+        let place = self.of_models.take(&table::key(model));
+        place.ok_or_else(|| {
+            let name = model.full_name();
+            Refused::busy(format!("model '{name}' has too many requests in flight; try again"))
+        })
     }
 
     /// The one model that a name means for a caller.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use axum::http::header;
+use axum::http::{Method, header};
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
@@ -17,12 +17,14 @@ use runway_api::labels::{STAND_IN, STAND_IN_FOR};
 use runway_operator::trace::{TraceArgs, Traces};
 use runway_testbed::collector::{Collector, Received};
 use runway_testbed::engine::{Endpoint, chat_request};
-use runway_testbed::traffic::client;
+use runway_testbed::traffic::client::{self, Answer, request};
 use runway_testbed::{PATIENCE, audit, eventually};
 use serde_json::{Value, json};
-use support::{Begun, CHAT, Engine, KEY, ROUTER, World, closing_engine};
+use support::{Begun, CHAT, Engine, KEY, ROUTER, World, closing_engine, unreading_engine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_use_the_models_that_they_may_get() -> Result<()> {
@@ -619,4 +621,72 @@ async fn audit_log_names_callers_models_and_results() -> Result<()> {
     ];
     ensure!(lines == expected, "{lines:#?}");
     Ok(())
+}
+
+const MIB: usize = 1024 * 1024;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_requests_to_a_model_that_never_starts_leave_room_for_other_tenants() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    world.model("a", "two", "never", 1).await?;
+    let all = world.token("all", Some(&[])).await?;
+    let router = world.router(&[]).await?.ready().await?;
+    let large = json!({ "model": "never", "prompt": "x".repeat(16 * MIB - 1024) }).to_string();
+    let mut requests: JoinSet<Result<Answer>> = JoinSet::new();
+    for _ in 0..4 {
+        let sent = Begun::send(router.address, request(Method::POST, CHAT, KEY, large.clone())?);
+        requests.spawn(async move { sent.await?.whole().await });
+    }
+    // All have arrived.
+    timeout(PATIENCE, async {
+        loop {
+            while requests.try_join_next().is_some() {}
+            let held = format!("kubeairunway_gateway_held_requests {}", requests.len());
+            if router.metrics.text().contains(&held) {
+                return;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await?;
+    let small = router.chat(&all, "llama").await?;
+    ensure!(small.status == 200, "{small:?}");
+    let large = json!({ "model": "llama", "prompt": "x".repeat(10 * MIB) });
+    let large = router.post(&all, large).await?;
+    ensure!(large.status == 200, "{:?}", large.status);
+    ensure!(
+        requests.len() == 2,
+        "one tenant has at most half of the 64 MiB: {}",
+        requests.len()
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_an_engine_does_not_read_count_while_it_responds() -> Result<()> {
+    let world = World::start().await?;
+    let port = unreading_engine().await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", port).await?;
+    let router = world.router(&["--memory=64"]).await?.ready().await?;
+    let large = json!({ "model": "llama", "prompt": "x".repeat(16 * MIB - 1024) }).to_string();
+    let mut responding = Vec::new();
+    for _ in 0..2 {
+        let begun = Begun::send(router.address, request(Method::POST, CHAT, KEY, large.clone())?).await?;
+        ensure!(begun.response.status() == 200, "{:?}", begun.response);
+        responding.push(begun);
+    }
+    let third = Begun::send(router.address, request(Method::POST, CHAT, KEY, large.clone())?).await;
+    // Refused while it is sent, which its client may see as a closed connection.
+    ensure!(third.is_err() || third.is_ok_and(|begun| begun.response.status() == 503));
+    responding.clear();
+    eventually(PATIENCE, async || {
+        let begun = Begun::send(router.address, request(Method::POST, CHAT, KEY, large.clone())?).await?;
+        ensure!(begun.response.status() == 200, "{:?}", begun.response);
+        Ok(())
+    })
+    .await
 }

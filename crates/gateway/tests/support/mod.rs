@@ -250,6 +250,28 @@ pub async fn closing_engine() -> Result<(u16, Arc<AtomicUsize>)> {
     Ok((port, closed))
 }
 
+/// An engine that lists a model, and responds to every other request at once, without reading its body and without an end.
+pub async fn unreading_engine() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let port = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        let mut responding = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 512];
+            let length = stream.read(&mut request).await.unwrap_or_default();
+            if request[..length].starts_with(b"GET ") {
+                let list = r#"{"data":[{"id":"unreading"}]}"#;
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{list}", list.len());
+                let _ = stream.write_all(answer.as_bytes()).await;
+            } else {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n").await;
+                responding.push(stream);
+            }
+        }
+    });
+    Ok(port)
+}
+
 async fn list(State(seen): State<Arc<Seen>>) -> axum::Json<Value> {
     seen.listed.fetch_add(1, Ordering::SeqCst);
     axum::Json(json!({ "object": "list", "data": [{ "id": seen.name }] }))
