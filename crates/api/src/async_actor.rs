@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{EnvVar, LocalObjectReference, ResourceRequirements, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::core::{Message, Rule};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,29 +57,6 @@ pub const RESERVED_VARIABLES: [&str; 22] = [
     "ASYA_SQS_ENDPOINT",
     "ASYA_TRANSPORT",
 ];
-
-/// CEL expression: whether the variable `e` is reserved.
-fn is_reserved() -> String {
-    format!("e.name in {RESERVED_VARIABLES:?}").replace('"', "'")
-}
-
-/// Admission rule for a list of environment variables in this field.
-fn unreserved(field: &str) -> Rule {
-    let reserved = is_reserved();
-    let refusal = messages::reserved(field, "' + NAME + '");
-    let refusal = refusal.replace("NAME", &format!("self.filter(e, {reserved})[0].name"));
-    Rule::new(format!("!self.exists(e, {reserved})")).message(Message::Expression(format!("'{refusal}'")))
-}
-
-/// Admission rule for the variables of asya-runtime in a pod template.
-fn unreserved_in_template() -> Rule {
-    let reserved = is_reserved();
-    let own = "self.spec.containers.filter(c, c.name == 'asya-runtime' && has(c.env))";
-    let refusal = messages::reserved(RUNTIME_ENV, "' + NAME + '");
-    let refusal = refusal.replace("NAME", &format!("{own}.map(c, c.env.filter(e, {reserved}))[0][0].name"));
-    Rule::new(format!("!{own}.exists(c, c.env.exists(e, {reserved}))"))
-        .message(Message::Expression(format!("'{refusal}'")))
-}
 
 /// Field of the variables of asya-runtime in a pod template.
 pub const RUNTIME_ENV: &str = "workload.template.spec.containers: env of asya-runtime";
@@ -251,7 +227,6 @@ pub struct Workload {
         validation = Rule::new("self.spec.containers.all(c, c.name != 'asya-sidecar')").message(messages::NO_SIDECAR),
         validation = Rule::new("!has(self.spec.initContainers) || self.spec.initContainers.all(c, c.name != 'asya-sidecar' && c.name != 'asya-runtime')").message(messages::NO_INIT),
         validation = Rule::new("self.spec.containers.all(c, c.name != 'asya-runtime' || !has(c.command))").message(messages::NO_COMMAND),
-        validation = unreserved_in_template(),
     )]
     pub template: Map<String, Value>,
 }
@@ -335,8 +310,7 @@ pub struct Runtime {
     pub python_executable: Option<String>,
     /// Environment variables of the handler. They override generated ones, except the reserved ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "crate::schema::env")]
-    #[x_kube(validation = unreserved("runtime.env"))]
+    #[schemars(schema_with = "crate::schema::runtime_env")]
     pub env: Vec<EnvVar>,
     /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -472,8 +446,7 @@ pub struct Sidecar {
     pub resources: Option<ResourceRequirements>,
     /// Environment variables. They override generated ones, except the reserved ones: those of identity, broker and socket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "crate::schema::env")]
-    #[x_kube(validation = unreserved("sidecar.env"))]
+    #[schemars(schema_with = "crate::schema::sidecar_env")]
     pub env: Vec<EnvVar>,
 }
 
