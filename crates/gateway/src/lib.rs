@@ -25,6 +25,7 @@ pub mod model;
 pub mod models;
 pub mod names;
 pub mod refused;
+pub mod revocable;
 pub mod rights;
 pub mod routes;
 mod run;

@@ -9,7 +9,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use parking_lot::RwLock;
 use runway_callers::tenant::Tenant;
 use runway_callers::{Action, Caller, Callers, Error};
-use runway_operator::audit;
+use runway_operator::{audit, clock};
 use tokio::time::sleep;
 
 use crate::keys::{KeyHolder, Keys};
@@ -23,6 +23,8 @@ pub const RESOURCE: &str = "modeldeployments";
 const AT_ONCE: usize = 8;
 /// Interval at which key files are read again.
 const KEYS_AGAIN: Duration = Duration::from_secs(30);
+/// Shortest interval at which rights are checked again.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Identifies callers, and decides which models they may use.
 pub struct Rights {
@@ -61,10 +63,18 @@ impl Who {
     }
 }
 
+fn warn_of_plain_text(keys: &Keys) {
+    for name in keys.plain() {
+        tracing::warn!(name, "the key is in plain text: store its SHA-256 instead");
+    }
+}
+
 impl Rights {
     /// Reads the keys of a folder now, and then while [`Rights::follow`] runs.
     pub fn new(callers: Callers, folder: PathBuf) -> Self {
-        let keys = RwLock::new(Keys::read(&folder));
+        let keys = Keys::read(&folder);
+        warn_of_plain_text(&keys);
+        let keys = RwLock::new(keys);
         Self { callers, keys, folder }
     }
 
@@ -73,7 +83,10 @@ impl Rights {
         loop {
             sleep(KEYS_AGAIN).await;
             let read = Keys::read(&self.folder);
-            *self.keys.write() = read;
+            if *self.keys.read() != read {
+                warn_of_plain_text(&read);
+                *self.keys.write() = read;
+            }
         }
     }
 
@@ -82,7 +95,7 @@ impl Rights {
     /// # Errors
     /// The token or key is missing or not accepted, or the API server does not answer.
     pub async fn identify(&self, headers: &HeaderMap) -> Result<Who, Error> {
-        let holder = runway_callers::bearer(headers).and_then(|key| self.keys.read().holder(key));
+        let holder = runway_callers::bearer(headers).and_then(|key| self.keys.read().holder(key, clock::now()));
         match holder {
             Some(holder) => {
                 audit::user("key", &holder.name);
@@ -90,6 +103,40 @@ impl Rights {
             }
             None => self.callers.identify(headers).await.map(Who::Cluster),
         }
+    }
+
+    /// Waits until a caller loses the right to use a model, which is checked at this interval. Without an answer of the cluster, the
+    /// right stays.
+    pub async fn lost(self: Arc<Self>, who: Who, model: Arc<Model>, interval: Duration) {
+        loop {
+            sleep(interval.max(SHORTEST_INTERVAL)).await;
+            match Box::pin(self.may_still_use(&who, &model)).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    let (namespace, name, caller) = (model.namespace.as_str(), model.name.as_str(), who.name());
+                    tracing::info!(
+                        namespace,
+                        name,
+                        caller,
+                        "the caller lost the right to the model, its response ends"
+                    );
+                    return;
+                }
+                Err(error) => tracing::warn!(%error, "cannot check the right of a caller again"),
+            }
+        }
+    }
+
+    async fn may_still_use(&self, who: &Who, model: &Arc<Model>) -> Result<bool, Error> {
+        let who = match who {
+            Who::Cluster(caller) => Who::Cluster(Arc::clone(caller)),
+            Who::Key(holder) => match self.keys.read().current(holder, clock::now()) {
+                Some(holder) => Who::Key(holder),
+                None => return Ok(false),
+            },
+        };
+        let usable = self.usable(&who, vec![Arc::clone(model)]).await?;
+        Ok(!usable.is_empty())
     }
 
     /// Those of these models that a caller may use, in their order, which is by namespace.

@@ -45,6 +45,9 @@ pub struct Args {
     /// Folder with the keys of callers that have no token, one file for each caller
     #[arg(long, value_name = "DIR", default_value = "/etc/kubeairunway/gateway-keys")]
     pub keys_dir: PathBuf,
+    /// Interval at which the right of a caller to a response in progress is checked again, such as 1m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    pub check_rights_every: Duration,
     /// Longest time for which a request waits until its model serves, such as 5m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub longest_hold: Duration,
@@ -213,6 +216,7 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
             longest_hold: args.longest_hold,
             closing,
         },
+        check_rights_every: args.check_rights_every,
         places: Places::new(args.largest_requests, args.largest_requests_of_caller),
         of_models: Places::new(args.largest_requests, args.largest_requests_of_model),
         metrics,

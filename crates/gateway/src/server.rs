@@ -30,6 +30,7 @@ use crate::engine;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::refused::Refused;
+use crate::revocable::Revocable;
 use crate::rights::{Rights, Who};
 use crate::serving::Serving;
 use crate::spans::Span;
@@ -69,6 +70,8 @@ pub struct Api {
     pub places: Places<Tenant>,
     /// Places for requests to one model, which may hang.
     pub of_models: Places<table::Key>,
+    /// Interval at which the right of a caller to a response in progress is checked.
+    pub check_rights_every: Duration,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Traces.
@@ -195,14 +198,17 @@ async fn pass_on(
         if answer.status() == StatusCode::NOT_FOUND {
             api.serving.names.forget(&ready.uid);
         }
-        Ok((answer, counted, at_engine))
+        let lost = Arc::clone(&api.rights).lost(who, model, api.check_rights_every);
+        Ok((answer, lost, counted, at_engine))
     };
     match passed_on.await {
-        Ok((answer, counted, at_engine)) => {
+        Ok((answer, lost, counted, at_engine)) => {
             span.responded(answer.status());
             // Until the last byte.
             let held = (counted, at_engine, span);
-            answer.map(|body| Body::new(Holding::new(body, held)))
+            let (parts, body) = answer.into_parts();
+            let body = Revocable::new(&parts.headers, body, lost);
+            Response::from_parts(parts, Body::new(Holding::new(body, held)))
         }
         Err(refused) => {
             span.refused(&refused);

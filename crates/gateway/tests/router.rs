@@ -132,6 +132,38 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stream_ends_when_its_caller_loses_the_right() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let token = world.token("shop", Some(&["one"])).await?;
+    let router = world.router(&["--check-rights-every=1s"]).await?.ready().await?;
+    let stream = json!({ "model": "llama", "prompt": "drip" });
+    let (of_token, of_key) = (
+        router.begin(&token, stream.clone()).await?,
+        router.begin(KEY, stream).await?,
+    );
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    ensure!(
+        engine.seen.open.load(Ordering::SeqCst) == 2,
+        "who has the right keeps the stream"
+    );
+    let bindings: Api<ClusterRoleBinding> = Api::all(world.admin.clone());
+    bindings.delete("shop", &DeleteParams::default()).await?;
+    std::fs::remove_file(world.keys.path().join("shop"))?;
+    for ended in [of_token, of_key] {
+        let whole = tokio::time::timeout(PATIENCE, ended.whole()).await??;
+        ensure!(whole.text.ends_with("\"code\":\"access_revoked\"}}\n\n"), "{whole:?}");
+    }
+    eventually(PATIENCE, async || {
+        ensure!(engine.seen.open.load(Ordering::SeqCst) == 0);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn router_sends_no_requests_at_rest() -> Result<()> {
     let world = World::start().await?;
     world.model("a", "one", "llama", 1).await?;

@@ -284,6 +284,12 @@ async fn chat(State(seen): State<Arc<Seen>>, headers: HeaderMap, body: Bytes) ->
     let part = |bytes: usize| Bytes::from(vec![b'x'; bytes]);
     match asked.get("prompt").and_then(Value::as_str) {
         Some("endless") => streamed(&seen, part(16 * 1024), usize::MAX, Duration::ZERO),
+        Some("drip") => streamed(
+            &seen,
+            Bytes::from_static(b"data: {}\n\n"),
+            usize::MAX,
+            Duration::from_millis(50),
+        ),
         Some("slow") => streamed(&seen, part(8), 10, Duration::from_millis(50)),
         Some("breaks") => {
             let first = futures::stream::once(async { Ok(Bytes::from_static(b"first")) });
