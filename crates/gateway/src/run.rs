@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use runway_api::labels;
 use runway_callers::Callers;
 use runway_callers::places::Places;
 use runway_http::Limits;
@@ -30,6 +31,9 @@ const MIB: usize = 1024 * 1024;
 /// Time before the end of the drain at which held requests are answered.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// Audience of tokens by default.
+pub const AUDIENCE: &str = labels::ROUTER_MANAGER;
+
 /// Arguments of the router.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -39,8 +43,8 @@ pub struct Args {
     /// Audit log.
     #[command(flatten)]
     pub audit: AuditArgs,
-    /// Audience of accepted tokens; repeatable. If omitted, tokens for the API server are accepted
-    #[arg(long = "token-audience", value_name = "AUDIENCE")]
+    /// Audience of accepted tokens; repeatable. If empty, tokens for the API server are accepted
+    #[arg(long = "token-audience", value_name = "AUDIENCE", default_value = AUDIENCE)]
     pub token_audiences: Vec<String>,
     /// Folder with the keys of callers that have no token, one file for each caller
     #[arg(long, value_name = "DIR", default_value = "/etc/kubeairunway/gateway-keys")]
@@ -198,8 +202,9 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
 }
 
 fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, closing: CancellationToken) -> Api {
+    let audiences = args.token_audiences.iter();
     let options = runway_callers::Options {
-        audiences: args.token_audiences.clone(),
+        audiences: audiences.filter(|audience| !audience.is_empty()).cloned().collect(),
         ..runway_callers::Options::default()
     };
     let callers = Callers::new(process.client.clone(), options);

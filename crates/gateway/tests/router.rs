@@ -17,6 +17,7 @@ use runway_api::labels::{STAND_IN, STAND_IN_FOR};
 use runway_operator::trace::{TraceArgs, Traces};
 use runway_testbed::collector::{Collector, Received};
 use runway_testbed::engine::{Endpoint, chat_request};
+use runway_testbed::tokens::token;
 use runway_testbed::traffic::client::{self, Answer, request};
 use runway_testbed::{PATIENCE, audit, eventually};
 use serde_json::{Value, json};
@@ -62,6 +63,14 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
         .get("wrong", "/v1/models")
         .await?
         .refused(401, "unauthenticated", "does not accept")?;
+    // A token for the API server is for the router only if it has no audience of its own.
+    let of_api_server = token(&world.admin, "default", "all", &[]).await?;
+    router
+        .get(&of_api_server, "/v1/models")
+        .await?
+        .refused(401, "unauthenticated", "another audience")?;
+    let any = world.router(&["--token-audience="]).await?.ready().await?;
+    ensure!(any.get(&of_api_server, "/v1/models").await?.status == 200);
     let named = router.get(&all, "/v1/models/b/two").await?.json();
     ensure!(named["id"] == "b/two" && named["owned_by"] == "b", "{named}");
     router

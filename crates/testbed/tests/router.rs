@@ -15,8 +15,8 @@ use kube::{Api, Client, Config};
 use runway_api::condition::{AUTOSCALER_READY, Conditions, DRY_RUN, STALLED};
 use runway_api::labels;
 use runway_client::manifests::{Identity, router};
-use runway_gateway::engine::Lookup;
-use runway_gateway::{Args, run_on};
+use runway_gateway::addresses::Addresses;
+use runway_gateway::{AUDIENCE, Args, run_on};
 use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
 use runway_provider_direct::Direct;
@@ -268,7 +268,7 @@ async fn token(bed: &Bed<Node>) -> Result<String> {
     ] {
         bed.apply(&object).await?;
     }
-    tokens::token(&bed.admin, NAMESPACE, "caller", &[]).await
+    tokens::token(&bed.admin, NAMESPACE, "caller", &[AUDIENCE]).await
 }
 
 async fn streams_each_piece_once(router: &Endpoint) -> Result<()> {

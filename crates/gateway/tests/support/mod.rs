@@ -22,7 +22,7 @@ use kube::{Api, CustomResourceExt as _};
 use parking_lot::Mutex;
 use runway_api::ModelDeployment;
 use runway_gateway::engine::loopback;
-use runway_gateway::{Args, run_on};
+use runway_gateway::{AUDIENCE, Args, run_on};
 use runway_http::Limits;
 use runway_operator::process::Process;
 use runway_operator::trace::Traces;
@@ -74,7 +74,7 @@ impl World {
             let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": "default" });
             self.role(name, &json!([rule]), &subject).await?;
         }
-        token(&self.admin, "default", name, &[]).await
+        token(&self.admin, "default", name, &[AUDIENCE]).await
     }
 
     pub fn models(&self, namespace: &str) -> Api<ModelDeployment> {
