@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use kube::Client;
 use kube::runtime::watcher;
-use kube::{Api, Client};
 use parking_lot::RwLock;
 use runway_api::ModelDeployment;
 use runway_http::watches::{Watch, Watches};
 use runway_operator::health::Pending;
+use runway_operator::scope::Namespaces;
 use runway_operator::services::ServicePort;
 use runway_operator::store::{Change, Store};
 use runway_operator::watch::watched;
@@ -34,9 +35,15 @@ impl Default for Models {
 }
 
 impl Models {
-    /// Follows the ModelDeployments of the cluster, for as long as it is polled. `changed` is called after each change.
-    pub async fn follow(self, client: Client, listed: Pending, changed: impl Fn(&Change<'_, Arc<Model>>)) {
-        let events = watched(Api::all(client), watcher::Config::default());
+    /// Follows the ModelDeployments in these namespaces, for as long as it is polled. `changed` is called after each change.
+    pub async fn follow(
+        self,
+        client: Client,
+        namespaces: Namespaces,
+        listed: Pending,
+        changed: impl Fn(&Change<'_, Arc<Model>>),
+    ) {
+        let events = watched(namespaces.apis(&client), watcher::Config::default());
         let keep = |md: ModelDeployment| Model::of(&md).map(Arc::new);
         let taken_in = self.store.clone().follow(events, keep, |change| {
             self.take_in(change);

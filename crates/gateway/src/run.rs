@@ -12,6 +12,7 @@ use runway_http::Limits;
 use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
+use runway_operator::scope::ScopeArgs;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
@@ -43,6 +44,9 @@ pub struct Args {
     /// Audit log.
     #[command(flatten)]
     pub audit: AuditArgs,
+    /// Namespaces of the models.
+    #[command(flatten)]
+    pub scope: ScopeArgs,
     /// Audience of accepted tokens; repeatable. If empty, tokens for the API server are accepted
     #[arg(long = "token-audience", value_name = "AUDIENCE", default_value = AUDIENCE)]
     pub token_audiences: Vec<String>,
@@ -144,9 +148,10 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     let following = {
         let (api, client) = (Arc::clone(&api), process.client.clone());
         let models = api.serving.models.clone();
+        let namespaces = args.scope.watch_namespaces.clone();
         async move {
             models
-                .follow(client, listed, |change| {
+                .follow(client, namespaces, listed, |change| {
                     api.serving.changed(change);
                     if change.gone {
                         api.metrics.forget(change.namespace, change.name);

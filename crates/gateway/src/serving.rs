@@ -205,6 +205,7 @@ mod tests {
     use kube::Client;
     use kube::client::Body;
     use runway_operator::health::Health;
+    use runway_operator::scope::Namespaces;
     use serde_json::{Value, json};
 
     use super::*;
@@ -257,7 +258,12 @@ mod tests {
         let client = cluster(&writes);
         tokio::spawn({
             let (models, client) = (models.clone(), client.clone());
-            models.follow(client, Health::default().waits_for("the list"), |_| {})
+            models.follow(
+                client,
+                Namespaces::default(),
+                Health::default().waits_for("the list"),
+                |_| {},
+            )
         });
         while !models.are_known() {
             sleep(Duration::from_millis(1)).await;

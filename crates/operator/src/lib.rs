@@ -12,6 +12,7 @@
 //! | [`echo`] | our writes that the watch has not delivered yet |
 //! | `failing` | writes that the API server keeps failing |
 //! | [`crd`] | evaluation of CustomResourceDefinitions |
+//! | [`scope`] | namespaces that a process watches |
 //! | [`watch`] | watches that one invalid object cannot stop |
 //! | [`object`] | objects created for another one: kinds, owner, deletion, comparison with the live object |
 //! | [`store`], [`packed`] | the objects of a watch, each kept in the least form; an object as compressed text |
@@ -58,6 +59,7 @@ pub mod packed;
 pub mod plan;
 pub mod process;
 pub mod quantity;
+pub mod scope;
 pub mod services;
 pub mod shutdown;
 pub mod store;
