@@ -6,11 +6,12 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::Client;
 use kube::runtime::watcher;
-use kube::{Api, Client};
 use runway_operator::access::rule;
 use runway_operator::destination::{self, Destination, NotPods};
 use runway_operator::health::Pending;
+use runway_operator::scope::Namespaces;
 use runway_operator::services::ServicePort;
 use runway_operator::store::Store;
 use runway_operator::watch::watched;
@@ -35,15 +36,15 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Follows the Services of the cluster, for as long as it is polled.
-    pub async fn follow(self, client: Client, listed: Pending) {
-        let services = watched::<Service>(Api::all(client.clone()), watcher::Config::default());
+    /// Follows the Services of these namespaces, for as long as it is polled.
+    pub async fn follow(self, client: Client, namespaces: Namespaces, listed: Pending) {
+        let services = watched::<Service>(namespaces.apis(&client), watcher::Config::default());
         let services = self
             .services
             .clone()
             .follow(services, |service| Some(Destination::of(&service)), |_| {});
         let headless = watcher::Config::default().labels(destination::HEADLESS);
-        let slices = watched::<EndpointSlice>(Api::all(client), headless);
+        let slices = watched::<EndpointSlice>(namespaces.apis(&client), headless);
         let slices = self
             .pods
             .clone()
@@ -143,7 +144,11 @@ mod tests {
         let addresses = Addresses::default();
         let health = Health::default();
         let listed = health.waits_for("the Services");
-        tokio::spawn(addresses.clone().follow(cluster(services, slices), listed));
+        tokio::spawn(
+            addresses
+                .clone()
+                .follow(cluster(services, slices), Namespaces::default(), listed),
+        );
         while !health.missing().is_empty() {
             tokio::task::yield_now().await;
         }

@@ -54,6 +54,14 @@ impl Who {
         }
     }
 
+    /// Name of the caller: of the user, or of the key.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Cluster(caller) => &caller.user,
+            Self::Key(holder) => &holder.name,
+        }
+    }
+
     /// Unit of limits.
     pub fn tenant(&self) -> Tenant {
         match self {

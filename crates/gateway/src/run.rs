@@ -111,7 +111,9 @@ pub enum Error {
 pub async fn run(process: Process, args: Args) -> Result<(), Error> {
     let addresses = Addresses::default();
     let listed = process.health.waits_for("the Services");
-    let following = addresses.clone().follow(process.client.clone(), listed);
+    let following = addresses
+        .clone()
+        .follow(process.client.clone(), args.scope.watch_namespaces.clone(), listed);
     // Requests in flight outlive the begin of the shutdown, and so does the watch.
     process
         .health
