@@ -34,6 +34,8 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
     for (namespace, name, served) in [("a", "one", "llama"), ("b", "one", "llama"), ("b", "two", "gemma")] {
         world.model(namespace, name, served, 1).await?;
         world.serves(namespace, name, engine.port).await?;
+        // Times of creation have seconds.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
     }
     let (all, two, none) = tokio::try_join!(
         world.token("all", Some(&[])),
