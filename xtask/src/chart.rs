@@ -24,6 +24,9 @@ const ROUTES_VALUES: &str = ".Values.gatewayRoutes";
 const IMPERSONATES: &str = ".Values.console.impersonate.enabled";
 /// Arguments for the audit log.
 const AUDIT: &str = r#"(ternary list (list (printf "--audit-log=%s" .Values.auditLog)) (empty .Values.auditLog))"#;
+/// Whether permissions of users are checked: older clusters do not know the kind.
+const PERMISSIONS: &str =
+    "and .Values.policy.permissions (semverCompare \">=1.30.0-0\" .Capabilities.KubeVersion.Version)";
 /// Begin of a mark: nothing that objects hold.
 const OPEN: char = '⟦';
 /// End of a mark.
@@ -142,8 +145,9 @@ fn values(components: &[Component]) -> Result<String> {
         json!({ "crds": { "install": true } }),
     )?;
     add(
-        "Only those may use a provider who may create its upstream objects (ValidatingAdmissionPolicy, Kubernetes 1.30)",
-        json!({ "policy": { "enabled": false } }),
+        "ValidatingAdmissionPolicies (Kubernetes 1.30). enabled: only users who may create the upstream objects of a provider may use it\n\
+         # permissions: fields such as serviceAccountName require a permission of the user (docs/threat-model.md)",
+        json!({ "policy": { "enabled": false, "permissions": true } }),
     )?;
     add(
         "For the Prometheus operator: ServiceMonitors for the controllers, and PodMonitors for the engines of all models",
@@ -224,6 +228,7 @@ fn template(component: &Component) -> Result<String> {
         ..Release::default()
     };
     let policies: Vec<String> = component.policy.iter().map(kinds::id).collect();
+    let permissions: Vec<String> = component.permissions.iter().map(kinds::id).collect();
     let is_console = component.name == console::NAME;
     let on_request = [console::NAME, gateway::NAME, router::NAME, routes::NAME];
     let is_optional = on_request.contains(&component.name.as_str()) || provider(component).is_some();
@@ -245,6 +250,7 @@ fn template(component: &Component) -> Result<String> {
             "ClusterRole" | "ClusterRoleBinding" if is_console => Some(IMPERSONATES.to_owned()),
             "PodDisruptionBudget" => Some(format!("gt (int {values}.replicas) 1")),
             _ if policies.contains(&kinds::id(&object)) => Some(".Values.policy.enabled".to_owned()),
+            _ if permissions.contains(&kinds::id(&object)) => Some(PERMISSIONS.to_owned()),
             _ => None,
         };
         let body = opened(&object, &values)?;

@@ -12,7 +12,9 @@ use runway_client::manifests::{self, Component, Release};
 
 use crate::shell::root;
 use crate::yaml::documents;
-use crate::{api, argocd, changes, chart, command, krew, metrics, reference, rules, settings, status, versions};
+use crate::{
+    api, argocd, changes, chart, command, krew, metrics, permissions, reference, rules, settings, status, versions,
+};
 
 /// Mode.
 #[derive(clap::Args)]
@@ -73,6 +75,7 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push((versions::PATH.to_owned(), versions::page()?));
     files.push((changes::PATH.to_owned(), changes::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
+    files.push((permissions::PATH.to_owned(), permissions::page()?));
     files.push((rules::PATH.to_owned(), rules::rules()?));
     files.push((page::PATH.to_owned(), page::page()));
     files.push((command::PATH.to_owned(), command::page()));

@@ -20,6 +20,7 @@ mod krew;
 mod lane;
 mod links;
 mod metrics;
+mod permissions;
 mod python;
 mod record;
 mod reference;

@@ -151,9 +151,10 @@ fn the_chart_lints_and_holds_what_the_command_applies() -> Result<()> {
         monitoring: true,
         engine_monitoring: true,
         policy: true,
+        permissions: false,
     };
     let set = "namespace.create=true,image.registry=registry.example.org/ai,monitoring.enabled=true,\
-               monitoring.engines=true,policy.enabled=true";
+               monitoring.engines=true,policy.enabled=true,policy.permissions=false";
     let rendered = template(&["--set", set, "--set-string", "image.tag=1.0"])?;
     same("chart with everything", &rendered, &of_the_command(&chosen)?)
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Servi
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::core::DynamicObject;
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
 use runway_api::async_actor::{RUNTIME_INJECTED, WORKLOAD_READY};
 use runway_api::condition::{self, Conditions};
@@ -19,6 +19,7 @@ use runway_asya_operator::object::CONFIG_MAP;
 use runway_asya_operator::targets::{
     BENTO_DEPLOYMENT, DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, SELDON_SERVER, STATEFUL_SET,
 };
+use runway_client::manifests::permissions::{Guarded, KINDS};
 use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET};
 use runway_llama_stack_operator::kinds;
 use runway_operator::autoscaler::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
@@ -561,8 +562,8 @@ fn children(bed: &Bed) -> Vec<(&'static str, Api<DynamicObject>)> {
     vec![
         ("Workspace", bed.upstream(WORKSPACE, "v1beta1")),
         ("InferenceSet", bed.upstream(INFERENCE_SET, "v1beta1")),
-        ("Service", built_in(kube::core::ApiResource::erase::<Service>(&()))),
-        ("ConfigMap", built_in(kube::core::ApiResource::erase::<ConfigMap>(&()))),
+        ("Service", built_in(ApiResource::erase::<Service>(&()))),
+        ("ConfigMap", built_in(ApiResource::erase::<ConfigMap>(&()))),
         (
             "DynamoGraphDeployment",
             bed.upstream(runway_provider_dynamo::DYNAMO_GRAPH_DEPLOYMENT, "v1beta1"),
@@ -855,4 +856,259 @@ async fn with_the_policy_only_those_use_a_provider_who_may_make_its_objects() ->
     models.delete("theirs", &DeleteParams::default()).await?;
     bed.create(vllm("admins", "dynamo")).await?;
     Ok(())
+}
+
+#[tokio::test]
+async fn fields_beyond_the_purpose_of_a_kind_require_a_permission() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Everything, false).await?;
+    let policies: BTreeSet<String> = KINDS.iter().map(Guarded::policy_name).collect();
+    for object in manifests::components().iter().flat_map(|c| &c.permissions) {
+        ensure!(policies.contains(&object.name_any()));
+        bed.apply(&serde_json::to_value(object)?).await?;
+    }
+    let kinds: Vec<Value> = KINDS
+        .iter()
+        .map(|kind| {
+            let resource = resource_of(kind.kind);
+            json!({ "apiGroups": [resource.group], "resources": [resource.plural], "verbs": ["create", "get", "patch", "update"] })
+        })
+        .collect();
+    let role = |name: &str, rules: &Value| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules });
+    bed.apply(&role("our-kinds", &json!(kinds))).await?;
+    bind(&bed, "jane", "our-kinds", Some(NAMESPACE)).await?;
+    let jane = bed.cluster.client("jane", &[]).await?;
+    // For each permission, a user who has only this one.
+    let mut permitted = BTreeMap::new();
+    let fields = || {
+        KINDS
+            .iter()
+            .flat_map(|kind| kind.fields.iter().map(|field| (kind.kind, field)))
+    };
+    for (_, field) in fields() {
+        let permission = field.permission.name();
+        if permitted.contains_key(&permission) {
+            continue;
+        }
+        let (verb, resource) = permission.split_once(' ').context("no verb")?;
+        let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let user = format!("may-{verb}-{plural}");
+        let rules = json!([{ "apiGroups": [group], "resources": [plural], "verbs": [verb] }]);
+        bed.apply(&role(&user, &rules)).await?;
+        let is_namespaced = field.permission.check(NAMESPACE).contains(" -n ");
+        bind(&bed, &user, "our-kinds", Some(NAMESPACE)).await?;
+        bind(&bed, &user, &user, is_namespaced.then_some(NAMESPACE)).await?;
+        permitted.insert(permission.clone(), bed.cluster.client(&user, &[]).await?);
+    }
+
+    let examples = beyond();
+    ensure!(examples.len() == fields().count(), "a field has no example");
+    for (number, ((kind, field), (spec, change))) in fields().zip(examples).enumerate() {
+        let (path, permission) = (field.path(), field.permission.name());
+        let mut object = plain(kind, &format!("test-{number}"));
+        json_patch::merge(&mut object["spec"], &spec);
+        let pointer = format!("/{}", path.replace('.', "/"));
+        ensure!(object.pointer(&pointer).is_some(), "{path} is not in its example");
+        let in_namespace = |client: &Client| Api::namespaced_with(client.clone(), NAMESPACE, &resource_of(kind));
+        let (poor, rich): (Api<DynamicObject>, Api<DynamicObject>) =
+            (in_namespace(&jane), in_namespace(&permitted[&permission]));
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let post = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let dry = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        // Policies and roles take a moment to be in force.
+        let said = eventually(PATIENCE, async || refused(poor.create(&post, &object).await, &path)).await?;
+        let place = if field.permission.check("").contains(" -n ") {
+            "namespace default"
+        } else {
+            "the cluster"
+        };
+        ensure!(
+            said.contains(&format!(
+                "{path}: you may not {permission} in {place}, which is required for {}: ",
+                field.effect
+            )),
+            "{said}"
+        );
+        ensure!(said.contains("or ask an administrator for this permission"), "{said}");
+        eventually(PATIENCE, async || Ok(rich.create(&post, &object).await?))
+            .await
+            .with_context(|| format!("{path} with {permission}"))?;
+
+        // An administrator's object: others change what else there is, and cannot change the field.
+        in_namespace(&bed.admin).create(&PostParams::default(), &object).await?;
+        let name = object.name_any();
+        let mut beside = json!({ "metadata": { "labels": { "a": "b" }, "finalizers": ["example.com/a"] } });
+        beside["spec"] = plain(kind, "")["spec"].clone();
+        json_patch::merge(&mut beside["spec"], &other_field(kind));
+        poor.patch(&name, &dry, &Patch::Merge(&beside))
+            .await
+            .with_context(|| format!("{path} unchanged"))?;
+        let change = Patch::Merge(json!({ "spec": change }));
+        refused(poor.patch(&name, &dry, &change).await, &path)?;
+        rich.patch(&name, &dry, &change)
+            .await
+            .with_context(|| format!("{path} changed with {permission}"))?;
+    }
+
+    // The purpose of a kind requires nothing else.
+    for (kind, spec) in purpose() {
+        let mut object = plain(kind, "free");
+        json_patch::merge(&mut object["spec"], &spec);
+        let api: Api<DynamicObject> = Api::namespaced_with(jane.clone(), NAMESPACE, &resource_of(kind));
+        api.create(&PostParams::default(), &serde_json::from_value(object)?)
+            .await
+            .with_context(|| format!("the purpose of {kind}"))?;
+    }
+    Ok(())
+}
+
+/// The message of a refusal by an admission policy.
+fn refused<T>(answer: kube::Result<T>, path: &str) -> Result<String> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains(path) => Ok(status.message),
+        Err(error) => Err(error).context(path.to_owned()),
+        Ok(_) => bail!("{path} was let through"),
+    }
+}
+
+/// API resource of one of our kinds.
+fn resource_of(kind: &str) -> ApiResource {
+    match kind {
+        "ModelDeployment" => ApiResource::erase::<ModelDeployment>(&()),
+        "AsyncActor" => ApiResource::erase::<AsyncActor>(&()),
+        _ => ApiResource::erase::<LlamaStackDistribution>(&()),
+    }
+}
+
+/// An object of a kind that requires nothing beyond its purpose. An AsyncActor has no workload yet.
+fn plain(kind: &str, name: &str) -> Value {
+    let spec = match kind {
+        "ModelDeployment" => gemma("")["spec"].clone(),
+        "AsyncActor" => json!({ "transport": "rabbitmq" }),
+        _ => json!({ "server": { "distribution": { "image": "registry.example/distribution:1" } } }),
+    };
+    json!({ "apiVersion": resource_of(kind).api_version, "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE }, "spec": spec })
+}
+
+/// A change that requires no permission.
+fn other_field(kind: &str) -> Value {
+    match kind {
+        "ModelDeployment" => json!({ "image": "registry.example/other:1" }),
+        "AsyncActor" => json!({ "timeout": { "processing": 7 } }),
+        _ => json!({ "replicas": 3 }),
+    }
+}
+
+/// For each field that requires a permission, in the order of the table: a spec with it, and a change of it.
+fn beyond() -> Vec<(Value, Value)> {
+    let pods = |image: &str| json!({ "spec": { "containers": [{ "name": "asya-runtime", "image": image }] } });
+    let bound = |account: &str| {
+        json!({ "workloadRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "a" },
+            "runtime": { "image": "registry.example/adapter:1", "handler": "a.b" },
+            "binding": { "strategy": "Proxy", "proxy": { "serviceAccountName": account } } })
+    };
+    let trigger = |address: &str| {
+        json!({ "scaling": { "autoscaling": { "maxReplicas": 3, "trigger": { "type": "prometheus",
+            "metadata": { "serverAddress": address }, "authenticationRef": { "name": "others" } } } } })
+    };
+    let of_pods = |settings: Value| json!({ "podTemplate": { "spec": settings } });
+    let app_armor = |profile: &str| json!({ "podTemplate": { "metadata": { "annotations": { "container.apparmor.security.beta.kubernetes.io/model": profile } } } });
+    let unconfined = json!({ "securityContext": { "seccompProfile": { "type": "Unconfined" } } });
+    let sysctls = json!({ "securityContext": { "sysctls": [{ "name": "kernel.shm_rmid_forced", "value": "1" }] } });
+    let network = |network: Value| json!({ "network": network });
+    let server = |settings: Value| json!({ "server": { "podOverrides": settings } });
+    let snippet = |text: &str| {
+        network(json!({ "ingress": { "annotations": { "nginx.ingress.kubernetes.io/server-snippet": text } } }))
+    };
+    let host_path = |path: &str| server(json!({ "volumes": [{ "name": "node", "hostPath": { "path": path } }] }));
+    let probe = |probe: &str, host: &str| server(json!({ probe: { "httpGet": { "host": host, "port": 80 } } }));
+    vec![
+        // ModelDeployment
+        (
+            json!({ "provider": { "overrides": { "serviceType": "LoadBalancer" } } }),
+            json!({ "provider": { "overrides": { "serviceType": "NodePort" } } }),
+        ),
+        (
+            json!({ "serviceAccountName": "one" }),
+            json!({ "serviceAccountName": "two" }),
+        ),
+        (
+            of_pods(json!({ "priorityClassName": "one" })),
+            of_pods(json!({ "priorityClassName": "two" })),
+        ),
+        (of_pods(unconfined.clone()), of_pods(sysctls.clone())),
+        (app_armor("unconfined"), app_armor("localhost/a")),
+        // Another address would get the credentials.
+        (trigger("http://one"), trigger("http://two")),
+        // AsyncActor
+        (
+            json!({ "workload": { "template": pods("registry.example/one:1") } }),
+            json!({ "workload": { "template": pods("registry.example/two:1") } }),
+        ),
+        (
+            json!({ "workload": { "kind": "StatefulSet", "template": pods("registry.example/one:1") } }),
+            json!({ "workload": { "template": pods("registry.example/two:1") } }),
+        ),
+        (bound("one"), bound("two")),
+        // LlamaStackDistribution
+        (
+            network(json!({ "exposeRoute": true })),
+            network(json!({ "ingress": { "host": "other.example.com" } })),
+        ),
+        (snippet("one"), snippet("two")),
+        (
+            network(json!({ "allowedFrom": { "namespaces": ["one"] } })),
+            network(json!({ "allowedFrom": { "labels": ["two"] } })),
+        ),
+        (
+            server(json!({ "serviceAccountName": "one" })),
+            server(json!({ "serviceAccountName": "two" })),
+        ),
+        (
+            server(json!({ "priorityClassName": "one" })),
+            server(json!({ "priorityClassName": "two" })),
+        ),
+        (server(unconfined), server(sysctls)),
+        (host_path("/"), host_path("/etc")),
+        (probe("readinessProbe", "10.0.0.1"), probe("readinessProbe", "10.0.0.2")),
+        (probe("livenessProbe", "10.0.0.1"), probe("livenessProbe", "10.0.0.2")),
+    ]
+}
+
+/// Specs that use the same fields without going beyond the purpose of their kind.
+fn purpose() -> [(&'static str, Value); 3] {
+    [
+        (
+            "ModelDeployment",
+            json!({
+                "provider": { "overrides": { "serviceType": "ClusterIP" } }, "serviceAccountName": "default",
+                "podTemplate": { "metadata": { "annotations": { "example.com/a": "b" } },
+                    "spec": { "securityContext": { "runAsUser": 1000, "seccompProfile": { "type": "RuntimeDefault" } } } },
+                "scaling": { "autoscaling": { "maxReplicas": 3, "trigger": { "type": "prometheus", "metadata": { "query": "up" } } } },
+            }),
+        ),
+        (
+            "AsyncActor",
+            json!({
+                "workloadRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "a" },
+                "runtime": { "image": "registry.example/adapter:1", "handler": "a.b" }, "binding": { "proxy": {} },
+            }),
+        ),
+        (
+            "LlamaStackDistribution",
+            json!({
+                "network": { "exposeRoute": false, "allowedFrom": {},
+                    "ingress": { "annotations": { "cert-manager.io/cluster-issuer": "a" } } },
+                "server": { "podOverrides": {
+                    "volumes": [{ "name": "config", "configMap": { "name": "a" } }], "securityContext": { "runAsUser": 1000 },
+                    "readinessProbe": { "httpGet": { "path": "/v1/health", "port": 8321 } },
+                } },
+            }),
+        ),
+    ]
 }

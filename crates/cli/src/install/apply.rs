@@ -69,7 +69,8 @@ pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
     let there = survey.labelled(&names(&installed)).await?;
     // Options of the installation are kept.
     let has = |kind: &str| there.iter().any(|o| kinds::kind(o) == kind);
-    release.policy |= has("ValidatingAdmissionPolicy");
+    let of_providers: BTreeSet<String> = installed.iter().flat_map(|c| &c.policy).map(kinds::id).collect();
+    release.policy |= there.iter().any(|o| of_providers.contains(&kinds::id(o)));
     release.monitoring |= has("ServiceMonitor");
     release.engine_monitoring |= has("PodMonitor");
     survey.suits(&release)?;
@@ -169,7 +170,12 @@ async fn bring(
     args: &ChangeArgs,
     terminal: &mut Terminal<'_>,
 ) -> Result<Answer, Error> {
-    manifests::fit(&mut wanted, survey.minor());
+    if manifests::fit(&mut wanted, survey.minor()) {
+        terminal.say(&format!(
+            "note: permissions of users for single fields are not checked: ValidatingAdmissionPolicies require Kubernetes 1.{}",
+            manifests::policy::OLDEST_KUBERNETES
+        ));
+    }
     survey.rights(&wanted, &obsolete).await?;
     let changes = survey.changes(wanted, manager, args.force_conflicts).await?;
     let shown = change::show(&changes, &obsolete);
@@ -241,5 +247,6 @@ fn release(args: &InstallArgs) -> Release {
         monitoring: args.monitoring,
         engine_monitoring: args.engine_monitoring,
         policy: args.provider_policy,
+        permissions: args.permission_policy,
     }
 }

@@ -7,6 +7,7 @@ use clap::Args;
 use jiff::SignedDuration;
 
 /// Arguments of `controller install` and `upgrade`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Debug, Args)]
 pub struct InstallArgs {
     /// Registry of the images
@@ -24,6 +25,9 @@ pub struct InstallArgs {
     /// Also install admission policies that allow a provider only to users who may create its upstream objects (Kubernetes 1.30)
     #[arg(long)]
     pub provider_policy: bool,
+    /// Install admission policies that require permissions of users for fields such as serviceAccountName (Kubernetes 1.30)
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub permission_policy: bool,
     /// Options for changes in the cluster.
     #[command(flatten)]
     pub change: ChangeArgs,

@@ -48,6 +48,8 @@ pub struct Component {
     pub extra: Vec<DynamicObject>,
     /// Optional admission policies that limit its users.
     pub policy: Vec<DynamicObject>,
+    /// Admission policies that require permissions of its users for single fields.
+    pub permissions: Vec<DynamicObject>,
     /// Optional PodMonitors for pods that are not the component's own.
     pub pod_monitors: Vec<DynamicObject>,
 }
@@ -104,6 +106,7 @@ pub enum Origin {
 }
 
 /// Options of an installation.
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     /// Registry of the images, such as `ghcr.io/kubeairunway`.
@@ -116,6 +119,8 @@ pub struct Release {
     pub engine_monitoring: bool,
     /// Whether to install the policies that limit the users of each provider.
     pub policy: bool,
+    /// Whether to install the policies that require permissions of users for single fields.
+    pub permissions: bool,
 }
 
 /// Registry of released images.
@@ -138,6 +143,7 @@ impl Default for Release {
             monitoring: false,
             engine_monitoring: false,
             policy: false,
+            permissions: true,
         }
     }
 }
@@ -166,6 +172,7 @@ impl Component {
             crds: Vec::new(),
             extra: Vec::new(),
             policy: Vec::new(),
+            permissions: super::permissions::of_component(name),
             pod_monitors: Vec::new(),
         }
     }

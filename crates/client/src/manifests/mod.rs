@@ -11,6 +11,7 @@
 //! | [`gateway`] | the optional front door of Asya |
 //! | [`router`] | the optional model router |
 //! | [`routes`] | the optional controller of HTTPRoutes at a Gateway |
+//! | [`permissions`] | the ValidatingAdmissionPolicies that require permissions of users for single fields |
 //! | [`policy`] | the optional ValidatingAdmissionPolicies, which restrict providers to users |
 //!
 //! Add a new program of the product as a [`Component`] to [`components`].
@@ -21,6 +22,7 @@ pub mod engines;
 pub mod gateway;
 mod metadata;
 mod objects;
+pub mod permissions;
 pub mod pods;
 pub mod policy;
 pub mod roles;
@@ -211,21 +213,29 @@ pub fn objects(endpoint: &Endpoint, identity: Identity) -> Vec<DynamicObject> {
 }
 
 /// Takes out what an older API server does not know and can do without: matchConditions of webhooks, which came with 1.28 and
-/// only spare calls that the webhooks would let through.
-pub fn fit(objects: &mut [DynamicObject], minor: u32) {
-    if minor >= 28 {
-        return;
-    }
-    for webhook in objects
-        .iter_mut()
-        .filter_map(|o| o.data.get_mut("webhooks"))
-        .filter_map(Value::as_array_mut)
-        .flatten()
-    {
-        if let Some(webhook) = webhook.as_object_mut() {
-            webhook.remove("matchConditions");
+/// only spare calls that the webhooks would let through, and admission policies, which came with 1.30. Returns whether it took out
+/// policies.
+pub fn fit(objects: &mut Vec<DynamicObject>, minor: u32) -> bool {
+    if minor < 28 {
+        for webhook in objects
+            .iter_mut()
+            .filter_map(|o| o.data.get_mut("webhooks"))
+            .filter_map(Value::as_array_mut)
+            .flatten()
+        {
+            if let Some(webhook) = webhook.as_object_mut() {
+                webhook.remove("matchConditions");
+            }
         }
     }
+    let before = objects.len();
+    if minor < policy::OLDEST_KUBERNETES {
+        objects.retain(|o| {
+            let kind = o.types.as_ref().map_or("", |types| types.kind.as_str());
+            !kind.starts_with("ValidatingAdmissionPolicy")
+        });
+    }
+    objects.len() < before
 }
 
 fn namespace() -> Namespace {
@@ -252,11 +262,14 @@ mod tests {
     fn an_older_server_gets_what_it_knows() {
         let with = |objects: &[DynamicObject]| serde_json::to_string(objects).unwrap().contains("matchConditions");
         let mut objects = core().objects(&Release::default());
-        fit(&mut objects, 28);
+        let all = objects.len();
+        assert!(!fit(&mut objects, 30));
+        assert_eq!(objects.len(), all);
+        assert!(fit(&mut objects, 28));
         assert!(with(&objects));
-        fit(&mut objects, 27);
+        assert!(!fit(&mut objects, 27));
         assert!(!with(&objects));
-        assert_eq!(objects.len(), core().objects(&Release::default()).len());
+        assert_eq!(objects.len(), all - 2);
     }
 
     #[test]

@@ -26,6 +26,9 @@ impl Component {
         }
         all.push(pods::deployment(self, release));
         all.extend(self.extra.clone());
+        if release.permissions {
+            all.extend(self.permissions.clone());
+        }
         if release.policy {
             all.extend(self.policy.clone());
         }
