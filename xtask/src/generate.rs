@@ -112,6 +112,7 @@ fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
     folders.push(("monitoring", added(components, &release, &monitored)));
     folders.push(("engine-monitoring", added(components, &release, &of_engines)));
     folders.push(("provider-policy", added(components, &release, &guarded)));
+    folders.push(("model-network-policy", manifests::models::network_policies()));
     for (name, objects) in folders {
         files.push(kustomization(&format!("{name}/"), &["objects.yaml"])?);
         files.push((format!("deploy/kustomize/{name}/objects.yaml"), documents(&objects)?));

@@ -11,6 +11,7 @@
 //! | [`gateway`] | the optional front door of Asya |
 //! | [`router`] | the optional model router |
 //! | [`routes`] | the optional controller of HTTPRoutes at a Gateway |
+//! | [`models`] | the optional NetworkPolicies for the pods of models |
 //! | [`permissions`] | the ValidatingAdmissionPolicies that require permissions of users for single fields |
 //! | [`policy`] | the optional ValidatingAdmissionPolicies, which restrict providers to users |
 //!
@@ -21,6 +22,7 @@ pub mod console;
 pub mod engines;
 pub mod gateway;
 mod metadata;
+pub mod models;
 mod objects;
 pub mod permissions;
 pub mod pods;

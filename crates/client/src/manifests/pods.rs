@@ -104,7 +104,8 @@ pub fn console_from() -> Value {
     json!([labelled(super::console::CLIENTS_LABEL)])
 }
 
-fn labelled(label: &str) -> Value {
+/// Namespaces with a label, as a peer of a NetworkPolicy.
+pub(super) fn labelled(label: &str) -> Value {
     json!({ "namespaceSelector": { "matchLabels": { label: "true" } } })
 }
 
