@@ -104,7 +104,9 @@ fn container(
 /// Whether the pod has a user other than root, which Pod Security `restricted` wants to see confirmed.
 fn runs_as_another_user(request: &Request) -> bool {
     let context = request.pods.security_context.as_ref();
-    context.and_then(|context| context.run_as_user).is_some_and(|user| user > 0)
+    context
+        .and_then(|context| context.run_as_user)
+        .is_some_and(|user| user > 0)
         && context.is_some_and(|context| context.run_as_non_root.is_none())
 }
 
