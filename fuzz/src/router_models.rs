@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use runway_gateway::engine;
 use runway_gateway::model::{Model, State};
-use runway_gateway::table::{Table, choose, key, listing};
+use runway_gateway::table::{Table, choose, key};
 use serde_json::Value;
 
 pub fn run(data: &[u8]) {
@@ -20,21 +20,26 @@ pub fn run(data: &[u8]) {
     let Some(models) = crate::text(models) else { return };
     let mut table = Table::default();
     for model in models.lines().filter_map(model) {
-        table.insert(Arc::new(model));
+        table.insert(Arc::new(model), true);
     }
     let all = table.all();
-    let listed: Vec<Value> = listing(&all)
+    let listed: Vec<Value> = table
+        .listing(&all)
         .iter()
         .map(|listed| serde_json::to_value(listed).unwrap())
         .collect();
     let ids: BTreeSet<&str> = listed.iter().filter_map(|listed| listed["id"].as_str()).collect();
     assert_eq!(ids.len(), all.len(), "each model has its own name");
+    let find = |name: &str| {
+        let named = table.named(name);
+        choose(name, &named.models, &named, false)
+    };
     for (model, listed) in all.iter().zip(&listed) {
         let full = model.full_name();
         for name in [listed["id"].as_str().unwrap(), &full] {
-            assert_eq!(choose(name, &table.candidates(name)).expect("it is listed"), *model);
+            assert_eq!(find(name).expect("it is listed"), *model);
         }
-        if let Err(error) = choose(&model.served, &table.candidates(&model.served)) {
+        if let Err(error) = find(&model.served) {
             assert!(error.to_string().len() <= 4096 + model.served.len(), "{error}");
         }
     }
