@@ -210,6 +210,7 @@ async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
     let other = ["--image-tag", "v9.9.9", "--yes", "--wait=false"];
     let refused = run(admin, &[&["controller", "install"][..], &other].concat()).await?;
     expect(&refused, 1, "to change it, run: kubeairunway controller upgrade")?;
+    policies_are_chosen(admin).await?;
     let with_policy = [&["controller", "upgrade", "--provider-policy"][..], &other].concat();
     let out = run(admin, &with_policy).await?;
     expect(
@@ -240,6 +241,24 @@ async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
     ensure!(!said.contains("ValidatingAdmissionPolicy"), "{said}");
     all_ready(client).await?;
     arguments_are_kept(admin, client).await
+}
+
+/// Policies for permissions of users are there without being asked for, which does not ask for those of providers.
+async fn policies_are_chosen(admin: &Path) -> Result<()> {
+    let dry = ["controller", "upgrade", "--dry-run"];
+    let out = run(admin, &dry).await?;
+    ensure!(!text(&out).contains("ValidatingAdmissionPolicy"), "{}", text(&out));
+    let without = run(admin, &[&dry[..], &["--permission-policy=false"]].concat()).await?;
+    expect(
+        &without,
+        0,
+        "delete  ValidatingAdmissionPolicy/kubeairunway-modeldeployments",
+    )?;
+    expect(
+        &without,
+        0,
+        "delete  ValidatingAdmissionPolicyBinding/kubeairunway-modeldeployments",
+    )
 }
 
 /// Arguments of an optional component that `kubectl apply` has installed, such as the Gateway of the routes controller.
