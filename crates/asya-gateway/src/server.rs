@@ -130,7 +130,7 @@ pub fn callers(api: Arc<Api>) -> Router {
         .route_layer(from_fn_with_state(api, admit))
 }
 
-/// What a request of a caller does, for the audit log.
+/// Action and object of a request of a caller, for the audit log.
 pub fn describe(method: &Method, path: &str) -> Option<Deed> {
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let (action, kind, namespace, name) = match (method.as_str(), parts.as_slice()) {

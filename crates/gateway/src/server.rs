@@ -106,7 +106,7 @@ pub fn router(api: Arc<Api>, limits: Limits) -> Router {
         .layer(from_fn_with_state(api, admit))
 }
 
-/// What a request does, for the audit log.
+/// Action and object of a request, for the audit log.
 pub fn describe(method: &Method, _: &str) -> Option<Deed> {
     (method == Method::POST).then_some(Deed {
         action: "infer",

@@ -24,8 +24,6 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 use runway_api::labels::TRACE;
 
-use crate::audit;
-
 /// Time limit for sending the remaining spans at shutdown.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -110,11 +108,7 @@ impl Traces {
 
     /// A span of a request: within the trace of its `traceparent`, or the first of another trace.
     pub fn request(&self, traceparent: Option<&str>, name: impl Into<String>) -> Option<Recording> {
-        let span = self.served(traceparent.and_then(read), name.into());
-        if let Some(span) = &span {
-            audit::trace_id(span.span.span_context().trace_id().to_string());
-        }
-        span
+        self.served(traceparent.and_then(read), name.into())
     }
 
     fn served(&self, parent: Option<SpanContext>, name: String) -> Option<Recording> {
@@ -175,6 +169,11 @@ impl Recording {
             context.span_id(),
             context.trace_flags().to_u8()
         )
+    }
+
+    /// ID of its trace.
+    pub fn trace_id(&self) -> String {
+        self.span.span_context().trace_id().to_string()
     }
 
     /// A span within this one.

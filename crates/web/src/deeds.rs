@@ -1,4 +1,4 @@
-//! What requests do, for the audit log.
+//! Actions of requests, for the audit log.
 
 use axum::http::Method;
 use runway_operator::audit::{Deed, bounded};
@@ -6,7 +6,7 @@ use runway_operator::audit::{Deed, bounded};
 use crate::oidc::CALLBACK;
 use crate::pages::actions::PARTS;
 
-/// What a request does. `None` if it only reads.
+/// Action and object of a request. `None` if it only reads.
 pub fn describe(method: &Method, path: &str) -> Option<Deed> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (action, [part, namespace, name]) = match (method.as_str(), parts.as_slice()) {
