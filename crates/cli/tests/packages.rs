@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::manifests::{self, Release};
+use runway_client::manifests::{self, Release, component};
 use runway_testbed::binaries::{self, Binaries};
 use serde_json::{Value, json};
 
@@ -238,6 +238,46 @@ fn the_charts_values_do_what_they_say() -> Result<()> {
         "{config:#}"
     );
     ensure!(config["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade");
+
+    // Digests of a release, unless another tag is set; and the audit log of the three servers.
+    let digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let digests = ["kubeairunway-gateway", "asya-sidecar"].map(|name| format!("image.digests.{name}={digest}"));
+    let enabled = "gateway.enabled=true,asyaGateway.enabled=true,console.enabled=true,auditLog=-";
+    let set = format!("{},{enabled}", digests.join(","));
+    let rendered = template(&["--set", &set])?;
+    let container = |rendered: &Objects, name: &str| {
+        let deployment = rendered.get(&format!("{} Deployment/{name}", manifests::NAMESPACE));
+        let container = deployment.map(|deployment| deployment["spec"]["template"]["spec"]["containers"][0].clone());
+        container.with_context(|| format!("no {name}"))
+    };
+    for name in ["kubeairunway-gateway", "asya-gateway", "kubeairunway-console"] {
+        let args = container(&rendered, name)?["args"].clone();
+        ensure!(
+            args.as_array()
+                .is_some_and(|args| args.contains(&json!("--audit-log=-"))),
+            "{name}: {args}"
+        );
+    }
+    let image = |name: &str| format!("{}/{name}:{}", component::REGISTRY, component::TAG);
+    let router = container(&rendered, "kubeairunway-gateway")?;
+    ensure!(
+        router["image"] == format!("{}@{digest}", image("kubeairunway-gateway")),
+        "{router:#}"
+    );
+    let operator = container(&rendered, "asya-operator")?;
+    ensure!(operator["image"] == image("asya-operator"), "{operator:#}");
+    ensure!(
+        operator
+            .to_string()
+            .contains(&format!("{}@{digest}", image("asya-sidecar"))),
+        "{operator:#}"
+    );
+    let rendered = template(&["--set", &set, "--set", "image.tag=v9"])?;
+    let router = container(&rendered, "kubeairunway-gateway")?;
+    ensure!(
+        router["image"] == format!("{}/kubeairunway-gateway:v9", component::REGISTRY),
+        "{router:#}"
+    );
 
     // In another namespace nothing stays behind in ours.
     let helm = binaries::helm()?;
