@@ -288,7 +288,8 @@ fn opened(object: &DynamicObject, values: &str) -> Result<String> {
         value["spec"]["replicas"] = json!(1);
     }
     if [GATEWAY_VALUES, ROUTER_VALUES].contains(&values) && kinds::kind(object) == "Deployment" {
-        let args = format!("toJson (concat {AUDIT} {values}.args)");
+        // Without elements, concat gives null.
+        let args = format!("toJson (default list (concat {AUDIT} {values}.args))");
         value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&args));
     }
     if values == ROUTES_VALUES && kinds::kind(object) == "Deployment" {
