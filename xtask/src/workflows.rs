@@ -83,6 +83,13 @@ mod tests {
     }
 
     #[test]
+    fn nightly_workflow_checks_known_vulnerabilities() -> Result<()> {
+        let nightly = fs::read_to_string(shell::root().join(".github/workflows/nightly.yml"))?;
+        assert!(nightly.contains("schedule:") && nightly.contains("cargo deny check advisories"));
+        Ok(())
+    }
+
+    #[test]
     fn actions_by_tag_and_unchecked_downloads_are_found() {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         let fault = |line: &str| of_file(line).next().is_some();
