@@ -14,6 +14,7 @@
 mod operators;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use runway_callers::{Action, Caller, Callers};
-use runway_http::{Budget, Form, Owner, Turn};
+use runway_http::{Budget, Client, Form, Owner, Turn};
 use runway_operator::audit::{self, Deed};
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -163,7 +164,8 @@ type Result<T = Response> = std::result::Result<T, Refused>;
 
 /// Identifies the caller.
 async fn admit(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result {
-    let caller = api.identify(request.headers()).await?;
+    let client = Client::of(request.extensions());
+    let caller = api.identify(request.headers(), client).await?;
     request.extensions_mut().insert(Owner((&caller.tenant).into()));
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
@@ -324,8 +326,8 @@ async fn progress(
 }
 
 impl Api {
-    async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Caller>> {
-        let identified = self.callers.identify(headers).await;
+    async fn identify(&self, headers: &HeaderMap, client: IpAddr) -> Result<Arc<Caller>> {
+        let identified = self.callers.identify(headers, client).await;
         identified.map_err(|error| self.not_answered(error))
     }
 

@@ -18,6 +18,11 @@ impl Tenant {
         }
     }
 
+    /// The namespace of ServiceAccounts; `None` for other tenants.
+    pub fn namespace(&self) -> Option<&str> {
+        self.0.strip_prefix("namespace:")
+    }
+
     /// The holder of a key, by its name.
     pub fn of_key(name: &str) -> Self {
         Self(format!("key:{name}").into())
@@ -44,7 +49,8 @@ mod tests {
     fn service_accounts_of_one_namespace_are_one_tenant() {
         let tenant = |name: &str| Tenant::of_user(&format!("system:serviceaccount:{name}"));
         assert_eq!(tenant("team-a:one"), tenant("team-a:two"));
-        assert_eq!(tenant("team-a:one").to_string(), "namespace:team-a");
+        assert_eq!(tenant("team-a:one").namespace(), Some("team-a"));
+        assert_eq!(Tenant::of_user("namespace:team-a").namespace(), None);
         assert_ne!(tenant("team-a:one"), tenant("team-b:one"));
     }
 

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use futures::{StreamExt as _, TryStreamExt as _};
 use parking_lot::RwLock;
 use runway_callers::tenant::Tenant;
 use runway_callers::{Action, Caller, Callers, Error};
+use runway_http::Client;
 use runway_operator::{audit, clock};
 use tokio::time::sleep;
 
@@ -102,15 +103,15 @@ impl Rights {
     ///
     /// # Errors
     /// The token or key is missing or not accepted, or the API server does not answer.
-    pub async fn identify(&self, headers: &HeaderMap) -> Result<Who, Error> {
+    pub async fn identify(&self, request: &Parts) -> Result<Who, Error> {
+        let headers = &request.headers;
         let holder = runway_callers::bearer(headers).and_then(|key| self.keys.read().holder(key, clock::now()));
-        match holder {
-            Some(holder) => {
-                audit::user("key", &holder.name);
-                Ok(Who::Key(holder))
-            }
-            None => self.callers.identify(headers).await.map(Who::Cluster),
+        if let Some(holder) = holder {
+            audit::user("key", &holder.name);
+            return Ok(Who::Key(holder));
         }
+        let client = Client::of(&request.extensions);
+        self.callers.identify(headers, client).await.map(Who::Cluster)
     }
 
     /// Waits until a caller loses the right to use a model, which is checked at this interval. Without an answer of the cluster, the

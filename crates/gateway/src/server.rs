@@ -119,7 +119,7 @@ pub fn describe(method: &Method, _: &str) -> Option<Deed> {
 async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let admitted = async {
-        let who = api.rights.identify(&parts.headers).await?;
+        let who = api.rights.identify(&parts).await?;
         let too_many = || Refused::busy("your tenant has too many requests in flight, or the router has; try again");
         let tenant = who.tenant();
         let place = api.places.take(&tenant).ok_or_else(too_many)?;

@@ -25,7 +25,7 @@ use support::{Begun, CHAT, Engine, KEY, ROUTER, World, closing_engine, unreading
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_use_the_models_that_they_may_get() -> Result<()> {
@@ -732,4 +732,45 @@ async fn bodies_that_an_engine_does_not_read_count_while_it_responds() -> Result
         Ok(())
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invented_tokens_do_not_stop_callers_and_ask_rarely() -> Result<()> {
+    const CLIENTS: usize = 1000;
+    /// Longer than an answer about a token is used again.
+    const ATTACK: Duration = Duration::from_secs(15);
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let all = world.token("all", Some(&[])).await?;
+    let router = Arc::new(world.router(&[]).await?.ready().await?);
+    ensure!(router.chat(&all, "llama").await?.status == 200);
+
+    let audit = world.cluster.audit().await?;
+    let (mark, begun) = (audit.mark().await?, Instant::now());
+    let mut attack = JoinSet::new();
+    for client in 0..CLIENTS {
+        let router = Arc::clone(&router);
+        attack.spawn(async move {
+            for number in 0.. {
+                let accepted = router.get(&format!("invented-{client}-{number}"), "/v1/models").await;
+                assert!(accepted.is_ok_and(|answer| !answer.status.is_success()));
+            }
+        });
+    }
+    while begun.elapsed() < ATTACK {
+        let answer = router.chat(&all, "llama").await?;
+        ensure!(answer.status == 200, "{answer:?}");
+    }
+    attack.abort_all();
+    let requests = audit.since(mark).await?;
+    let seconds = usize::try_from(begun.elapsed().as_secs() + 1)?;
+    let reviews = audit::of_user(&requests, ROUTER)
+        .iter()
+        .filter(|request| request.resource == "tokenreviews")
+        .count();
+    // About invented tokens, and a few times about that of the caller.
+    ensure!((2..=51 * seconds).contains(&reviews), "{reviews} in {seconds} seconds");
+    Ok(())
 }

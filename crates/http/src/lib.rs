@@ -31,5 +31,5 @@ pub use budget::{Budget, Turn};
 pub use limits::Limits;
 pub use pool::Owner;
 pub use refusal::Form;
-pub use server::serve;
+pub use server::{Client, serve};
 pub use tls::Tls;
