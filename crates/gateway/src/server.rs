@@ -246,7 +246,7 @@ impl Api {
     async fn choose(&self, who: &Who, asked: &str) -> Result<Arc<Model>> {
         self.models_are_known()?;
         let named = self.serving.models.named(asked);
-        let usable = self.rights.usable(who, named.models.clone()).await?;
+        let usable = self.rights.usable_as(who, asked, named.models.clone()).await?;
         let knew_gone = match named.gone().filter(|_| !usable.is_empty()) {
             Some(gone) => !self.rights.usable(who, vec![Arc::clone(gone)]).await?.is_empty(),
             None => false,
