@@ -13,7 +13,8 @@ use runway_client::manifests::{self, Component, Release};
 use crate::shell::root;
 use crate::yaml::documents;
 use crate::{
-    api, argocd, changes, chart, command, krew, metrics, permissions, reference, rules, settings, status, versions,
+    api, argocd, changes, chart, command, krew, kustomize, metrics, permissions, reference, rules, settings, status,
+    versions,
 };
 
 /// Mode.
@@ -106,6 +107,7 @@ fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
     };
     let bases: Vec<&str> = components.iter().map(|c| c.name.as_str()).collect();
     let mut files = vec![kustomization("", &bases)?];
+    files.extend(kustomize::files(components)?);
     let every = manifests::all_components();
     let mut folders: Vec<(&str, Vec<DynamicObject>)> =
         every.iter().map(|c| (c.name.as_str(), c.objects(&release))).collect();

@@ -17,6 +17,7 @@ mod generate;
 mod images;
 mod installed;
 mod krew;
+mod kustomize;
 mod lane;
 mod links;
 mod metrics;

@@ -152,11 +152,56 @@ fn the_chart_lints_and_holds_what_the_command_applies() -> Result<()> {
         engine_monitoring: true,
         policy: true,
         permissions: false,
+        ..Release::default()
     };
     let set = "namespace.create=true,image.registry=registry.example.org/ai,monitoring.enabled=true,\
                monitoring.engines=true,policy.enabled=true,policy.permissions=false";
     let rendered = template(&["--set", set, "--set-string", "image.tag=1.0"])?;
     same("chart with everything", &rendered, &of_the_command(&chosen)?)
+}
+
+#[test]
+fn an_installation_for_namespaces_is_the_same_by_every_way() -> Result<()> {
+    let release = Release {
+        namespaces: "team-a,team-b".parse()?,
+        aggregation: false,
+        ..Release::default()
+    };
+    let wanted = of_the_command(&release)?;
+    let set = [
+        "--set",
+        "namespace.create=true,watchNamespaces={team-a,team-b},roles.aggregate=false",
+    ];
+    same("chart", &template(&set)?, &wanted)?;
+    // Two releases: one by an administrator of the cluster.
+    let part = |which: &str| template(&[&set[..], &["--set", which]].concat());
+    let (cluster, namespaced) = (part("objects.namespaced=false")?, part("objects.cluster=false")?);
+    ensure!(cluster.keys().all(|id| id.starts_with(' ')) && !namespaced.keys().any(|id| id.starts_with(' ')));
+    let both: Objects = cluster.into_iter().chain(namespaced).collect();
+    same("chart in two steps", &both, &wanted)?;
+
+    let kubectl = Binaries::ensure()?.kubectl;
+    let aggregated = Release {
+        aggregation: true,
+        ..release
+    };
+    let overlay = objects(&run(&kubectl, &["kustomize", "kustomize-namespaced"])?)?;
+    same("kustomize", &overlay, &of_the_command(&aggregated)?)?;
+
+    let folder = tempfile::tempdir_in(deploy())?;
+    let kustomization = json!({ "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": ["../kustomize"], "components": ["../kustomize/no-aggregation"] });
+    std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string())?;
+    let path = folder.path().to_str().context("not UTF-8")?;
+    let standard = Release {
+        aggregation: false,
+        ..Release::default()
+    };
+    same(
+        "kustomize without aggregation",
+        &objects(&run(&kubectl, &["kustomize", path])?)?,
+        &of_the_command(&standard)?,
+    )
 }
 
 #[test]

@@ -20,8 +20,9 @@ use runway_asya_operator::targets::{
     BENTO_DEPLOYMENT, DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, SELDON_SERVER, STATEFUL_SET,
 };
 use runway_client::manifests::permissions::{Guarded, KINDS};
-use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET};
+use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET, confinement};
 use runway_llama_stack_operator::kinds;
+use runway_operator::access::{by_scope, rule};
 use runway_operator::autoscaler::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
 use runway_operator::object::Kind;
@@ -30,7 +31,7 @@ use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::audit::Request;
-use runway_testbed::{crds, eventually};
+use runway_testbed::{apply, crds, eventually};
 use serde_json::{Value, json};
 use support::*;
 use tokio_util::sync::CancellationToken;
@@ -73,6 +74,166 @@ async fn controllers_may_do_what_they_do_and_nothing_else() -> Result<()> {
     }
     ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
     Ok(())
+}
+
+/// The life of all models with Roles in two namespaces, and a ClusterRole for objects without a namespace.
+#[tokio::test]
+async fn controllers_of_a_namespaced_installation_need_no_right_elsewhere_and_touch_nothing_there() -> Result<()> {
+    let bed = Bed::start_within("default,team-b").await?;
+    let elsewhere = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "elsewhere" } });
+    bed.apply(&elsewhere).await?;
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+    let others: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), "elsewhere");
+    let untouched = {
+        let _core = bed.core_led_by(led(&bed, labels::CORE_MANAGER).await?).await?;
+        let _kaito = bed.provider(Kaito::default()).await?;
+        let _dynamo = bed.provider(Dynamo::default()).await?;
+        let _kuberay = bed.provider(KubeRay::default()).await?;
+        let _direct = bed.provider(Direct::default()).await?;
+        let _simulator = bed.simulator().await?;
+        bed.admission_is_up().await?;
+        let mut object = vllm("model", "direct");
+        object["metadata"]["namespace"] = json!("elsewhere");
+        let untouched = others
+            .create(&PostParams::default(), &serde_json::from_value(object)?)
+            .await?;
+        live(&bed).await?;
+        let mut object = idle("second");
+        object["metadata"]["namespace"] = json!("team-b");
+        bed.apply(&object).await?;
+        let second: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), "team-b");
+        eventually(PATIENCE, async || {
+            let status = second.get("second").await?.status.unwrap_or_default();
+            ensure!(status.conditions.is_true(condition::RESOURCE_CREATED), "{status:?}");
+            Ok(())
+        })
+        .await?;
+        untouched
+    };
+    ensure!(untouched.finalizers().is_empty(), "{untouched:?}");
+    let after = others.get("model").await?;
+    ensure!(after.resource_version() == untouched.resource_version(), "{after:?}");
+
+    let names: BTreeSet<String> = manifests::components().into_iter().map(|c| c.name).collect();
+    let places = ["", "default", "team-b", manifests::NAMESPACE];
+    let complaints: Vec<String> = log
+        .since(mark)
+        .await?
+        .iter()
+        .filter(|request| names.contains(&request.user) && !request.resource.is_empty())
+        .filter(|request| {
+            let kind = rule(&request.group, &[&request.resource], &["list"]);
+            let is_everywhere = request.namespace.is_empty() && by_scope(&[kind]).0.is_empty();
+            request.code == 403 || is_everywhere || !places.contains(&request.namespace.as_str())
+        })
+        .map(|request| format!("{request:?}"))
+        .collect();
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+/// Whatever their roles allow, the accounts of controllers write nothing in namespaces of the cluster, and in their own namespace
+/// only the objects that their Role names.
+#[tokio::test]
+async fn accounts_of_controllers_write_nothing_in_namespaces_of_the_cluster() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    for object in manifests::components()
+        .iter()
+        .flat_map(|c| c.objects(&Release::default()))
+    {
+        let kind = object.types.as_ref().map(|t| t.kind.as_str()).unwrap_or_default();
+        let is_policy = object.name_any() == confinement::POLICY;
+        if is_policy || kind.contains("Role") {
+            bed.apply(&serde_json::to_value(&object)?).await?;
+        }
+    }
+    for namespace in ["kube-system", manifests::NAMESPACE] {
+        bed.apply(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config", "namespace": namespace } }))
+            .await?;
+    }
+    let account = async |name: &str| {
+        let user = format!("system:serviceaccount:{}:{name}", manifests::NAMESPACE);
+        bed.cluster.client(&user, &[]).await
+    };
+    let config =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config" }, "data": { "a": "b" } });
+    let workload =
+        json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "model" }, "spec": model_pods() });
+    let lease =
+        |name: &str| json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name } });
+    let secret = |name: &str| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name } });
+    // The policy takes a moment to be in force.
+    let direct = account("direct-provider").await?;
+    eventually(PATIENCE, async || {
+        refused(&tried(&direct, &workload, "kube-system").await)
+    })
+    .await?;
+    for (name, object) in [
+        ("direct-provider", &workload),
+        ("asya-operator", &workload),
+        ("llama-stack-operator", &workload),
+        ("asya-operator", &config),
+        ("kaito-provider", &config),
+        ("llama-stack-operator", &config),
+    ] {
+        let client = account(name).await?;
+        for namespace in ["kube-system", "kube-public", manifests::NAMESPACE] {
+            refused(&tried(&client, object, namespace).await).with_context(|| format!("{name} in {namespace}"))?;
+        }
+        tried(&client, object, NAMESPACE)
+            .await
+            .with_context(|| name.to_owned())?;
+    }
+    // In their own namespace, accounts write what is theirs.
+    let core = account(labels::CORE_MANAGER).await?;
+    for own in [lease(labels::CORE_MANAGER), secret(WEBHOOK_SECRET)] {
+        created(&core, &own).await?;
+    }
+    for other in [lease("direct-provider"), secret("token")] {
+        refused(&created(&core, &other).await)?;
+    }
+    // A status is reported everywhere, and the accounts of others are not concerned.
+    let mut model = gemma("model");
+    model["metadata"]["namespace"] = json!("kube-system");
+    bed.apply(&model).await?;
+    let models: Api<ModelDeployment> = Api::namespaced(core, "kube-system");
+    let message = Patch::Merge(json!({ "status": { "message": "reported" } }));
+    models.patch_status("model", &PatchParams::default(), &message).await?;
+    tried(&bed.admin, &workload, "kube-system").await
+}
+
+/// Applies an object to a namespace by a dry run.
+async fn tried(client: &Client, object: &Value, namespace: &str) -> Result<()> {
+    let mut object: DynamicObject = serde_json::from_value(object.clone())?;
+    object.metadata.namespace = Some(namespace.to_owned());
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::apply("test").force()
+    };
+    let api = apply::api_of(client, &object).await?;
+    api.patch(&object.name_any(), &dry, &Patch::Apply(&object)).await?;
+    Ok(())
+}
+
+/// Creates an object in the namespace of the controllers by a dry run.
+async fn created(client: &Client, object: &Value) -> Result<()> {
+    let mut object: DynamicObject = serde_json::from_value(object.clone())?;
+    object.metadata.namespace = Some(manifests::NAMESPACE.to_owned());
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    apply::api_of(client, &object).await?.create(&dry, &object).await?;
+    Ok(())
+}
+
+/// Whether the policy on controllers refused a write.
+fn refused(tried: &Result<()>) -> Result<()> {
+    match tried.as_ref().map_err(|error| format!("{error:#}")) {
+        Err(error) if error.contains("of KubeAIRunway may not write") => Ok(()),
+        other => bail!("not refused by the policy: {other:?}"),
+    }
 }
 
 #[tokio::test]

@@ -23,6 +23,7 @@ use runway_client::access::{self, Right};
 use runway_client::manifests::Identity;
 use runway_client::manifests::console;
 use runway_operator::clock;
+use runway_operator::scope::Namespaces;
 use runway_testbed::dex::Dex;
 use runway_testbed::eventually;
 use runway_web::oidc::{ClaimNames, Impersonation, Settings};
@@ -294,7 +295,7 @@ async fn a_cluster_that_does_not_know_the_issuer_says_so_and_takes_the_consoles_
         "without its role: {refused:?}"
     );
     // With the role that comes with it, and no other right.
-    for object in console::console(&settings).roles(Identity::User) {
+    for object in console::console(&settings).roles(Identity::User, &Namespaces::default()) {
         bed.apply(&serde_json::to_value(&object)?).await?;
     }
     let served = start().await?;

@@ -19,6 +19,7 @@ use runway_gateway::addresses::Addresses;
 use runway_gateway::{AUDIENCE, Args, run_on};
 use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
+use runway_operator::scope::Namespaces;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{CHAT, Endpoint, LlamaServer, MODEL, MODELS, SENTENCE, chat_request, pieces};
 use runway_testbed::traffic::{Load, load};
@@ -210,7 +211,7 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
         #[command(flatten)]
         args: Args,
     }
-    for object in router::router().roles(Identity::User) {
+    for object in router::router().roles(Identity::User, &Namespaces::default()) {
         bed.apply(&serde_json::to_value(&object)?).await?;
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;

@@ -3,6 +3,7 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::DynamicObject;
+use runway_operator::scope::Namespaces;
 
 /// A program of ours: what it needs in a cluster is derived from this.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub struct Component {
     pub program: String,
     /// Whether it is a controller with leader election.
     pub is_controller: bool,
+    /// Whether it watches objects of users, and can be limited to namespaces.
+    pub watches: bool,
     /// Whether its pods have a token of its ServiceAccount.
     pub has_token: bool,
     /// Number of pods. If it is more than one, there is a PodDisruptionBudget.
@@ -34,7 +37,7 @@ pub struct Component {
     pub memory_limit: &'static str,
     /// Ports, in addition to metrics and probes.
     pub ports: Vec<Port>,
-    /// Permissions in all namespaces.
+    /// Permissions in all namespaces, or in those of the installation.
     pub access: Vec<PolicyRule>,
     /// Permissions in its own namespace.
     pub access_in_namespace: Vec<PolicyRule>,
@@ -121,6 +124,10 @@ pub struct Release {
     pub policy: bool,
     /// Whether to install the policies that require permissions of users for single fields.
     pub permissions: bool,
+    /// Whether the roles of users are aggregated to Kubernetes' own roles view, edit and admin.
+    pub aggregation: bool,
+    /// Namespaces of the installation. If it is not all, controllers have Roles in these instead of permissions everywhere.
+    pub namespaces: Namespaces,
 }
 
 /// Registry of released images.
@@ -144,6 +151,8 @@ impl Default for Release {
             engine_monitoring: false,
             policy: false,
             permissions: true,
+            aggregation: true,
+            namespaces: Namespaces::default(),
         }
     }
 }
@@ -155,6 +164,7 @@ impl Component {
             name: name.to_owned(),
             program: name.to_owned(),
             is_controller: true,
+            watches: true,
             has_token: true,
             replicas: 1,
             args: Vec::new(),
