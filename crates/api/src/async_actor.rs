@@ -33,7 +33,7 @@ pub const WARNING: &str = "Warning";
 
 /// Environment variables that the operator sets: the identity of an actor, its broker, and the socket between its two containers. An
 /// actor with another identity would receive the messages of others.
-pub const RESERVED_VARIABLES: [&str; 22] = [
+pub const RESERVED_VARIABLES: [&str; 23] = [
     "ASYA_ACTOR_ERROR_END",
     "ASYA_ACTOR_HAPPY_END",
     "ASYA_ACTOR_NAME",
@@ -48,6 +48,7 @@ pub const RESERVED_VARIABLES: [&str; 22] = [
     "ASYA_RABBITMQ_HOST",
     "ASYA_RABBITMQ_PASSWORD",
     "ASYA_RABBITMQ_PORT",
+    "ASYA_RABBITMQ_PUBLISH_EXCHANGE",
     "ASYA_RABBITMQ_TLS",
     "ASYA_RABBITMQ_URL",
     "ASYA_RABBITMQ_USERNAME",
@@ -594,6 +595,10 @@ pub struct AsyncActorStatus {
     /// Name of the actor's queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// User of the sidecars at RabbitMQ. Shared: all namespaces of the transport have one user, so that each holder of its password
+    /// can read and answer the messages of all. Namespace: a user of this namespace, which can use the queues of this namespace only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_user: Option<BrokerUser>,
     /// Number of ready replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
@@ -749,6 +754,15 @@ texts!(Mode {
     Standalone "Standalone",
     Binding "Binding",
 });
+
+/// User of the sidecars at RabbitMQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BrokerUser {
+    /// One for all namespaces of the transport.
+    Shared,
+    /// One for this namespace.
+    Namespace,
+}
 
 /// Controller that scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -10,7 +10,7 @@ use runway_asya_transport::args::{SecretsArgs, TransportArgs};
 use runway_asya_transport::operate::Broker;
 use runway_asya_transport::queues;
 use runway_asya_transport::rabbitmq::{self, RabbitMq};
-use runway_asya_transport::settings::{self, NoSecret, Transports};
+use runway_asya_transport::settings::{self, NoSecret, Tenants, Transports};
 use runway_asya_transport::sqs::{self, Sqs};
 use runway_callers::Callers;
 use runway_http::Limits;
@@ -150,7 +150,12 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
             let transport = RabbitMq::start(rabbitmq::Config {
                 uri: broker.uri(&args.secrets.secrets_dir)?,
                 authorities: broker.authority(&args.secrets.secrets_dir)?.unwrap_or_default(),
-                exchange: String::new(),
+                exchange: broker
+                    .tenants
+                    .as_ref()
+                    .map_or_else(String::new, |_| queues::REPLIES.to_owned()),
+                exchange_kind: rabbitmq::ExchangeKind::Direct,
+                publish_exchange: None,
                 tap_exchange: String::new(),
                 queue: queues::reply(&args.reply_to),
                 dead_letter: dead_letters(&args),
@@ -162,7 +167,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 // With the rest of its envelope, an error has the payload of the request, too.
                 largest: Some(2 * args.largest_result as u64),
             });
-            run_on(process, &args, transport, operated).await
+            run_on(process, &args, transport, operated, broker.tenants.clone()).await
         }
         settings::Transport::Sqs(broker) => {
             let transport = Sqs::start(sqs::Config {
@@ -174,12 +179,18 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 visibility: VISIBILITY,
                 create_queues: true,
             })?;
-            run_on(process, &args, transport, operated).await
+            run_on(process, &args, transport, operated, None).await
         }
     }
 }
 
-async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broker: Broker) -> Result<(), Error> {
+async fn run_on<T: Transport>(
+    process: Process,
+    args: &Args,
+    transport: T,
+    broker: Broker,
+    tenants: Option<Tenants>,
+) -> Result<(), Error> {
     let audit = Audit::open(&args.audit, "asya-gateway", server::describe, &process.metrics)?;
     let opened = process.health.waits_for("the store");
     let store = Store::open(
@@ -199,6 +210,7 @@ async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broke
     let settings = Settings {
         reply_to: args.reply_to.clone(),
         dead_letters: dead_letters(args),
+        tenants,
         largest_result: args.largest_result,
         memory: args.memory * MIB,
     };

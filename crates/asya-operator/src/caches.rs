@@ -27,10 +27,10 @@ use runway_operator::store::{Change, Kinds, Store};
 use runway_operator::watch::{crd, events, noticing, watched};
 use tokio::task::JoinSet;
 
-use crate::needs;
-use crate::object::{Found, Key, Objects};
+use crate::object::{Found, Key, Objects, SECRET};
 use crate::queues::Id;
 use crate::targets::KNOWN;
+use crate::{names, needs};
 
 /// Namespace and name.
 type Place = (String, String);
@@ -224,7 +224,12 @@ impl Caches {
         if needs::MADE.contains(&kind) {
             let ours = format!("{}={}", labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER);
             let apis: Apis<DynamicObject> = namespaces.apis_of(&client, &resource);
-            let events = events(apis, watcher::Config::default().labels(&ours));
+            let mut config = watcher::Config::default().labels(&ours);
+            if kind == SECRET {
+                // The operator may read no other.
+                config = config.fields(&format!("metadata.name={}", names::BROKER_SECRET));
+            }
+            let events = events(apis, config);
             let events = noticing(events, written, kind.kind, missed);
             let keep = |object: DynamicObject| {
                 Some(Sighting {

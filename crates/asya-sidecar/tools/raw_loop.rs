@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use amq_protocol::uri::AMQPUri;
 use clap::Parser;
-use runway_asya_sidecar::transport::rabbitmq::{Config, RabbitMq};
+use runway_asya_sidecar::transport::rabbitmq::{Config, ExchangeKind, RabbitMq};
 use runway_asya_sidecar::transport::{Delivery, Message, Transport as _};
 
 #[derive(Parser)]
@@ -33,6 +33,8 @@ async fn main() {
         uri: url,
         authorities: String::new(),
         exchange: String::new(),
+        exchange_kind: ExchangeKind::Topic,
+        publish_exchange: None,
         tap_exchange: String::new(),
         queue: from,
         dead_letter: String::new(),

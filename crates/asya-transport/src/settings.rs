@@ -63,6 +63,9 @@ pub struct RabbitMq {
     management_port: Option<u16>,
     /// TLS of the connections of the operator, the sidecars and KEDA. Plain by default.
     pub tls: Option<Tls>,
+    /// A user of its own for each namespace with actors. By default all actors sign in as `username`, which is that of the operator and
+    /// of asya-gateway in any case.
+    pub tenants: Option<Tenants>,
     /// Type of the queues that the operator creates. Defaults to quorum. A classic queue does not count deliveries.
     #[serde(default)]
     pub queue_type: QueueType,
@@ -126,6 +129,22 @@ impl RabbitMq {
             ..AMQPUri::default()
         })
     }
+}
+
+/// Users of namespaces, which the operator creates through the management API. Their passwords are in no namespace but their own: they
+/// are derived from a key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Tenants {
+    /// User of the broker with the tag `administrator`. Only the operator uses it, for the users and their permissions.
+    pub username: String,
+    /// Secret with its password, mounted into the operator.
+    pub password_secret_ref: SecretKey,
+    /// Secret with the key, at least 32 random characters, mounted into the operator. A new key changes all passwords.
+    pub key_secret_ref: SecretKey,
+    /// Prefix of the names of users; the rest is the namespace. Defaults to `asya_`.
+    #[serde(default = "tenant")]
+    pub user_prefix: String,
 }
 
 /// Certificate authority of a broker: exactly one of its fields. It must exist in each namespace with actors, and be mounted into
@@ -314,6 +333,14 @@ pub enum Error {
         /// Unknown type.
         kind: String,
     },
+    /// The users of namespaces cannot be created, or their names could be those of others.
+    #[error("ASYA_TRANSPORT_CONFIG: transports.{name}.config.tenants: {why}")]
+    Tenants {
+        /// Name of the transport.
+        name: String,
+        /// Reason and remedy.
+        why: &'static str,
+    },
     /// An SQS transport has neither an account nor an endpoint.
     #[error(
         "ASYA_TRANSPORT_CONFIG: transports.{name}.config: set accountId or endpoint, from which queue URLs are built"
@@ -395,6 +422,13 @@ impl Transports {
         for (name, entry) in &mut all.transports {
             entry.parsed = Some(entry.parse(name)?);
         }
+        let with_tenants = |(_, transport): &(&str, &Transport)| transport.tenants().is_some();
+        if let Some((name, _)) = all.iter().filter(with_tenants).nth(1) {
+            return Err(Error::Tenants {
+                name: name.to_owned(),
+                why: "another transport has tenants too: each namespace has one Secret with a user; remove one of the two",
+            });
+        }
         Ok(all)
     }
 
@@ -448,7 +482,14 @@ impl Entry {
             })
         }
         match self.kind.as_str() {
-            "rabbitmq" => Ok(Transport::RabbitMq(read(name, &self.config)?)),
+            "rabbitmq" => {
+                let rabbit: RabbitMq = read(name, &self.config)?;
+                if let Some(why) = rabbit.tenants.as_ref().and_then(|tenants| tenants.obstacle(&rabbit)) {
+                    let name = name.to_owned();
+                    return Err(Error::Tenants { name, why });
+                }
+                Ok(Transport::RabbitMq(rabbit))
+            }
             "sqs" => {
                 let sqs: Sqs = read(name, &self.config)?;
                 if sqs.account_id.is_none() && sqs.endpoint.is_none() {
@@ -465,6 +506,14 @@ impl Entry {
 }
 
 impl Transport {
+    /// Users of namespaces, if it has them.
+    pub fn tenants(&self) -> Option<&Tenants> {
+        match self {
+            Self::RabbitMq(rabbit) => rabbit.tenants.as_ref(),
+            Self::Sqs(_) => None,
+        }
+    }
+
     /// Settings of the queues.
     pub fn queues(&self) -> &Queues {
         match self {
@@ -522,6 +571,9 @@ fn long_poll() -> u32 {
 }
 fn guest() -> String {
     "guest".to_owned()
+}
+fn tenant() -> String {
+    "asya_".to_owned()
 }
 fn slash() -> String {
     "/".to_owned()

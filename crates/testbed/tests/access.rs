@@ -31,7 +31,7 @@ use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::audit::Request;
-use runway_testbed::{apply, crds, eventually};
+use runway_testbed::{RabbitMq, RabbitMqOptions, apply, crds, eventually};
 use serde_json::{Value, json};
 use support::*;
 use tokio_util::sync::CancellationToken;
@@ -349,14 +349,35 @@ async fn the_asya_operator_may_do_what_it_does_and_nothing_else() -> Result<()> 
     for crd in crds {
         crds::install_crd(&bed.admin, crd).await?;
     }
+    // A namespace has a Secret if it has a user of its own at the broker.
+    let options = RabbitMqOptions {
+        management: true,
+        ..RabbitMqOptions::default()
+    };
+    let rabbit = RabbitMq::start(options).await?;
+    let secrets = tempfile::tempdir()?;
+    std::fs::create_dir(secrets.path().join("rabbitmq"))?;
+    for (key, text) in [("password", "guest"), ("key", "0123456789abcdef0123456789abcdef")] {
+        std::fs::write(secrets.path().join("rabbitmq").join(key), text)?;
+    }
     let log = bed.cluster.audit().await?;
     let mark = log.mark().await?;
     let component = manifests::asya();
     {
+        let (host, port) = rabbit.address();
+        let of = |key: &str| json!({ "name": "rabbitmq", "key": key });
         let transports = json!({ "transports": { "rabbitmq": { "type": "rabbitmq", "config": {
-            "host": "rabbitmq", "passwordSecretRef": { "name": "rabbitmq", "key": "password" } } } } });
+            "host": host, "port": port, "managementPort": rabbit.management_port(), "passwordSecretRef": of("password"),
+            "tenants": { "username": "guest", "passwordSecretRef": of("password"), "keySecretRef": of("key") } } } } });
         let leadership = led(&bed, &component.name).await?;
-        let _operator = bed.asya_led_by(leadership, &transports.to_string()).await?;
+        let args = runway_asya_operator::Args {
+            disable_queue_management: false,
+            secrets: runway_asya_operator::SecretsArgs {
+                secrets_dir: secrets.path().to_owned(),
+            },
+            ..asya_args(&transports.to_string())
+        };
+        let _operator = bed.asya_led_by(leadership, args).await?;
         actors_live(&bed).await?;
     }
     let complaints = judge(&component, &log.since(mark).await?);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use runway_api::async_actor::{RESERVED_VARIABLES, Runtime, Sidecar};
+use runway_asya_transport::queues;
 use serde_json::{Map, Value, json};
 
 use crate::names::{self, ERROR_END, HAPPY_END};
@@ -101,26 +102,25 @@ fn sidecar_env(
             .then(|| plain("ASYA_MAX_DELIVERIES", &dead_letters.max_retry_count.to_string())),
     );
     env.extend(match transport {
-        Transport::RabbitMq(rabbit) => rabbit_env(rabbit),
+        Transport::RabbitMq(rabbit) => rabbit_env(rabbit, namespace),
         Transport::Sqs(sqs) => sqs_env(sqs),
     });
     env.push(meeting_env(request, meeting));
     env
 }
 
-fn rabbit_env(rabbit: &RabbitMq) -> Vec<Value> {
+fn rabbit_env(rabbit: &RabbitMq, namespace: &str) -> Vec<Value> {
     let mut env = vec![
         plain("ASYA_TRANSPORT", "rabbitmq"),
         plain("ASYA_RABBITMQ_HOST", &rabbit.host),
         plain("ASYA_RABBITMQ_PORT", &rabbit.port().to_string()),
-        plain("ASYA_RABBITMQ_USERNAME", &rabbit.username),
     ];
-    env.extend(
-        rabbit
-            .password_secret_ref
-            .as_ref()
-            .map(|key| secret("ASYA_RABBITMQ_PASSWORD", key)),
-    );
+    let user = rabbit.tenants.as_ref().map(|tenants| tenants.user(namespace));
+    env.push(plain(
+        "ASYA_RABBITMQ_USERNAME",
+        user.as_ref().unwrap_or(&rabbit.username),
+    ));
+    env.extend(names::password(rabbit).map(|key| secret("ASYA_RABBITMQ_PASSWORD", &key)));
     if let Some(tls) = &rabbit.tls {
         env.push(plain("ASYA_RABBITMQ_TLS", "true"));
         env.push(match tls {
@@ -134,7 +134,13 @@ fn rabbit_env(rabbit: &RabbitMq) -> Vec<Value> {
     if rabbit.vhost != "/" {
         env.push(plain("ASYA_RABBITMQ_VHOST", &rabbit.vhost));
     }
-    env.push(plain("ASYA_RABBITMQ_EXCHANGE", &rabbit.exchange));
+    if user.is_some() {
+        // This user may publish to the exchange of its namespace only, and create none.
+        env.push(plain("ASYA_RABBITMQ_EXCHANGE", ""));
+        env.push(plain("ASYA_RABBITMQ_PUBLISH_EXCHANGE", &queues::exchange(namespace)));
+    } else {
+        env.push(plain("ASYA_RABBITMQ_EXCHANGE", &rabbit.exchange));
+    }
     env
 }
 

@@ -357,6 +357,8 @@ const NUMBER: &str = "x-asya-number";
 /// Message to publish.
 pub(super) struct Message<'a> {
     pub(super) exchange: &'a str,
+    /// User who publishes it. The broker refuses another than that of the login.
+    pub(super) user: Option<&'a str>,
     pub(super) key: &'a str,
     /// Number of a message that is returned if no queue accepts it.
     pub(super) number: Option<u64>,
@@ -416,6 +418,9 @@ pub(super) fn properties(message: &Message) -> Result<BasicProperties, Error> {
         .with_content_type(short("application/json")?);
     if let Some(id) = message.id {
         properties = properties.with_message_id(short(id)?);
+    }
+    if let Some(user) = message.user {
+        properties = properties.with_user_id(short(user)?);
     }
     if let Some(id) = message.correlation_id {
         properties = properties.with_correlation_id(short(id)?);
@@ -547,6 +552,7 @@ mod tests {
     fn message<'a>(headers: &'a [(String, String)], body: &'a Bytes) -> Message<'a> {
         Message {
             exchange: "",
+            user: None,
             key: "q",
             number: Some(7),
             id: Some("mine"),

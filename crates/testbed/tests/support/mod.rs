@@ -324,9 +324,8 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     }
 
     /// The AsyncActor operator as a replica that leads on request. Queues are left to sidecars: no broker runs here.
-    pub async fn asya_led_by(&self, leadership: Leadership, transports: &str) -> Result<Running> {
+    pub async fn asya_led_by(&self, leadership: Leadership, args: runway_asya_operator::Args) -> Result<Running> {
         let client = self.cluster.client(labels::ASYA_MANAGER, &[]).await?;
-        let args = asya_args(transports);
         let shutdown = CancellationToken::new();
         let process = led_by(leadership)(client, shutdown.clone());
         Ok(Running::spawn(shutdown, async move {
