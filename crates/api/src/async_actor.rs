@@ -33,7 +33,7 @@ pub const WARNING: &str = "Warning";
 
 /// Environment variables that the operator sets: the identity of an actor, its broker, and the socket between its two containers. An
 /// actor with another identity would receive the messages of others.
-pub const RESERVED_VARIABLES: [&str; 23] = [
+pub const RESERVED_VARIABLES: [&str; 24] = [
     "ASYA_ACTOR_ERROR_END",
     "ASYA_ACTOR_HAPPY_END",
     "ASYA_ACTOR_NAME",
@@ -47,6 +47,7 @@ pub const RESERVED_VARIABLES: [&str; 23] = [
     "ASYA_RABBITMQ_EXCHANGE",
     "ASYA_RABBITMQ_HOST",
     "ASYA_RABBITMQ_PASSWORD",
+    "ASYA_RABBITMQ_PASSWORD_FILE",
     "ASYA_RABBITMQ_PORT",
     "ASYA_RABBITMQ_PUBLISH_EXCHANGE",
     "ASYA_RABBITMQ_TLS",

@@ -147,9 +147,15 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
     let operated = Broker::new(transport.clone(), args.secrets.secrets_dir.clone());
     match transport {
         settings::Transport::RabbitMq(broker) => {
+            let secrets = &args.secrets.secrets_dir;
+            // A Secret that is missing is reported at once; it is read again for each connection.
+            broker.authority(secrets)?;
             let transport = RabbitMq::start(rabbitmq::Config {
-                uri: broker.uri(&args.secrets.secrets_dir)?,
-                authorities: broker.authority(&args.secrets.secrets_dir)?.unwrap_or_default(),
+                uri: broker.uri(secrets)?,
+                password_file: broker.password_file(secrets),
+                authorities: broker
+                    .authority_file(secrets)
+                    .map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
                 exchange: broker
                     .tenants
                     .as_ref()

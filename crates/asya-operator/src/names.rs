@@ -15,6 +15,10 @@ pub const RUNTIME_SCRIPT: &str = "asya_runtime.py";
 
 /// Secret with the user of a namespace at the broker, one per namespace.
 pub const BROKER_SECRET: &str = "asya-broker";
+/// Volume with the credentials of the sidecar.
+pub const CREDENTIALS: &str = "asya-credentials";
+/// Folder in which the sidecar finds them.
+pub const CREDENTIALS_DIR: &str = "/var/run/secrets/asya";
 /// Key of the name of the user.
 pub const BROKER_USERNAME: &str = "username";
 /// Key of its password.

@@ -60,7 +60,7 @@ async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
     let _operator = bed.operator().await?;
     let before = bed.model_server("vllm").await?;
 
-    // Bound: two containers more, at the end, and nothing else of the target is another.
+    // Bound: two containers more, at the end, a volume with their credentials, and nothing else of the target is another.
     let scaling = json!({"enabled": true, "minReplicaCount": 0});
     bed.create("embed", with(bound("Deployment", "vllm"), "scaling", scaling))
         .await?;
@@ -77,6 +77,15 @@ async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
         .as_array_mut()
         .context("a list")?
         .truncate(1);
+    let volumes = without["spec"]["template"]["spec"]
+        .as_object_mut()
+        .context("a spec")?
+        .remove("volumes");
+    let volumes = volumes.unwrap_or_default();
+    ensure!(
+        volumes.as_array().is_some_and(|all| all.len() == 1) && volumes[0]["name"] == "asya-credentials",
+        "{volumes}"
+    );
     without["spec"]["template"]["metadata"]["labels"]
         .as_object_mut()
         .context("labels")?

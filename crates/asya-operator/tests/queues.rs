@@ -276,6 +276,22 @@ async fn tenants_of_rabbitmq_are_kept_apart() -> Result<()> {
     })
     .await?;
     ensure!(connect().await.is_err(), "the previous password is still accepted");
+    // A sidecar signs in with the password that its file has at this time, as the kubelet updates it.
+    let file = tempfile::NamedTempFile::new()?;
+    let password = |url: &str| url.split([':', '@']).nth(2).map(str::to_owned).context("no password");
+    fs::write(file.path(), password(bob)?)?;
+    let mut config = sidecar(bob, "team-b")?;
+    config.password_file = Some(file.path().to_owned());
+    let transport = RabbitMqTransport::start(config);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    ensure!(!transport.is_connected(), "the previous password is accepted");
+    eventually(PATIENCE, async || {
+        let renewed = sign_in(&bed, "team-b", (host.to_string(), port)).await?;
+        fs::write(file.path(), format!("{}\n", password(&renewed)?))?;
+        ensure!(transport.is_connected(), "the new password is not used");
+        Ok(())
+    })
+    .await?;
 
     // With the last actor of the namespace, its user and its Secret go.
     let alice = &sign_in(&bed, "team-a", (host.to_string(), port)).await?;

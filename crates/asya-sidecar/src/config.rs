@@ -210,6 +210,13 @@ pub struct RabbitMqArgs {
         hide_env_values = true
     )]
     pub rabbitmq_password: String,
+    /// File with the password, which is read for each connection. Takes precedence over the password and that in the URL.
+    #[arg(
+        long,
+        env = "ASYA_RABBITMQ_PASSWORD_FILE",
+        value_name = "ASYA_RABBITMQ_PASSWORD_FILE"
+    )]
+    pub rabbitmq_password_file: Option<PathBuf>,
     /// Connect with TLS. A URL `amqps://…` does too.
     #[arg(long, env = "ASYA_RABBITMQ_TLS", value_name = "ASYA_RABBITMQ_TLS", default_value = "false",
         num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
@@ -404,6 +411,7 @@ impl Config {
         };
         rabbitmq::Config {
             uri,
+            password_file: args.rabbitmq_password_file.clone(),
             authorities: args.rabbitmq_ca.clone(),
             exchange: args.rabbitmq_exchange.clone(),
             exchange_kind: rabbitmq::ExchangeKind::Topic,

@@ -31,6 +31,7 @@ async fn main() {
     } = Args::parse();
     let broker = Arc::new(RabbitMq::start(Config {
         uri: url,
+        password_file: None,
         authorities: String::new(),
         exchange: String::new(),
         exchange_kind: ExchangeKind::Topic,

@@ -12,6 +12,7 @@ mod tags;
 mod wire;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -34,6 +35,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 pub struct Config {
     /// URI of the broker.
     pub uri: AMQPUri,
+    /// File with the password, which is read for each connection. Takes precedence over the password of the URI.
+    pub password_file: Option<PathBuf>,
     /// Certificate authorities in PEM format, or the path of a file with them. If empty, those of the system.
     pub authorities: String,
     /// Exchange that the queue is bound to, for other publishers. If empty, none.
@@ -91,6 +94,7 @@ impl Config {
         uri.query.heartbeat = Some(heartbeat_seconds);
         Self {
             uri,
+            password_file: None,
             authorities: String::new(),
             exchange: String::new(),
             exchange_kind: ExchangeKind::Topic,

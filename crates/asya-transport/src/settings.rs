@@ -98,6 +98,16 @@ impl RabbitMq {
         }
     }
 
+    /// File with the password of the user, if a Secret has it.
+    pub fn password_file(&self, secrets: &Path) -> Option<PathBuf> {
+        self.password_secret_ref.as_ref().map(|key| key.path(secrets))
+    }
+
+    /// File with the certificates of the authority, if the connections use TLS.
+    pub fn authority_file(&self, secrets: &Path) -> Option<PathBuf> {
+        self.tls.as_ref().map(|tls| tls.authority().path(secrets))
+    }
+
     /// Certificates of the authority in PEM format, if the connections use TLS.
     ///
     /// # Errors
@@ -244,12 +254,17 @@ pub struct NoSecret {
 }
 
 impl SecretKey {
+    /// Path of the key in the folder with mounted Secrets and ConfigMaps.
+    fn path(&self, folder: &Path) -> PathBuf {
+        folder.join(&self.name).join(&self.key)
+    }
+
     /// Reads the key from the folder with mounted Secrets and ConfigMaps, on each call, because they are rotated.
     ///
     /// # Errors
     /// If its file cannot be read.
     pub fn read(&self, folder: &Path) -> Result<String, NoSecret> {
-        let path = folder.join(&self.name).join(&self.key);
+        let path = self.path(folder);
         let key = self.clone();
         let text = std::fs::read_to_string(&path).map_err(|_| NoSecret { key, path })?;
         Ok(text.trim_end_matches(['\n', '\r']).to_owned())

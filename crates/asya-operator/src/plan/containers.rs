@@ -23,6 +23,10 @@ pub(super) enum Meeting {
 /// Folder of the socket.
 pub(super) const SOCKET_DIR: &str = "/var/run/asya";
 
+/// Files in the folder with the credentials.
+const PASSWORD_FILE: &str = "password";
+const AUTHORITY_FILE: &str = "ca.crt";
+
 /// Address of the sidecar's metrics. Model servers, which can run in the same pod, do not use this port.
 const METRICS_ADDRESS: &str = ":9464";
 
@@ -61,10 +65,30 @@ pub(super) fn sidecar(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     });
+    let mut mounts = Vec::new();
     if matches!(meeting, Meeting::Folder) {
-        container["volumeMounts"] = json!([{"name": "socket-dir", "mountPath": SOCKET_DIR}]);
+        mounts.push(json!({"name": "socket-dir", "mountPath": SOCKET_DIR}));
     }
+    if credentials(transport).is_some() {
+        mounts.push(json!({"name": names::CREDENTIALS, "mountPath": names::CREDENTIALS_DIR, "readOnly": true}));
+    }
+    container["volumeMounts"] = mounts.into();
     without_empty(container)
+}
+
+/// The volume with the password and the certificates for the sidecar, which reads them for each connection. The kubelet updates them.
+pub(super) fn credentials(transport: &Transport) -> Option<Value> {
+    let Transport::RabbitMq(rabbit) = transport else {
+        return None;
+    };
+    let item = |kind: &str, key: &SecretKey, path: &str| json!({kind: {"name": key.name, "items": [{"key": key.key, "path": path}]}});
+    let password = names::password(rabbit).map(|key| item("secret", &key, PASSWORD_FILE));
+    let authority = rabbit.tls.as_ref().map(|tls| match tls {
+        Tls::CaSecretRef(key) => item("secret", key, AUTHORITY_FILE),
+        Tls::CaConfigMapRef(key) => item("configMap", key, AUTHORITY_FILE),
+    });
+    let sources: Vec<Value> = password.into_iter().chain(authority).collect();
+    (!sources.is_empty()).then(|| json!({"name": names::CREDENTIALS, "projected": {"sources": sources}}))
 }
 
 fn sidecar_env(
@@ -120,16 +144,11 @@ fn rabbit_env(rabbit: &RabbitMq, namespace: &str) -> Vec<Value> {
         "ASYA_RABBITMQ_USERNAME",
         user.as_ref().unwrap_or(&rabbit.username),
     ));
-    env.extend(names::password(rabbit).map(|key| secret("ASYA_RABBITMQ_PASSWORD", &key)));
-    if let Some(tls) = &rabbit.tls {
+    let file = |name: &str, file: &str| plain(name, &format!("{}/{file}", names::CREDENTIALS_DIR));
+    env.extend(names::password(rabbit).map(|_| file("ASYA_RABBITMQ_PASSWORD_FILE", PASSWORD_FILE)));
+    if rabbit.tls.is_some() {
         env.push(plain("ASYA_RABBITMQ_TLS", "true"));
-        env.push(match tls {
-            Tls::CaSecretRef(key) => secret("ASYA_RABBITMQ_CA", key),
-            Tls::CaConfigMapRef(key) => json!({
-                "name": "ASYA_RABBITMQ_CA",
-                "valueFrom": {"configMapKeyRef": {"name": key.name, "key": key.key}},
-            }),
-        });
+        env.push(file("ASYA_RABBITMQ_CA", AUTHORITY_FILE));
     }
     if rabbit.vhost != "/" {
         env.push(plain("ASYA_RABBITMQ_VHOST", &rabbit.vhost));

@@ -246,6 +246,14 @@ pub(crate) fn take_out(live: &mut Value) {
     {
         list.retain(|c| c["name"] != "asya-sidecar" && c["name"] != "asya-runtime");
     }
+    if let Some(spec) = live.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut)
+        && let Some(volumes) = spec.get_mut("volumes").and_then(Value::as_array_mut)
+    {
+        volumes.retain(|volume| volume["name"] != "asya-credentials");
+        if volumes.is_empty() {
+            spec.remove("volumes");
+        }
+    }
     for ours in ["/metadata/annotations", "/spec/template/metadata/labels"] {
         if let Some(entries) = live.pointer_mut(ours).and_then(Value::as_object_mut) {
             entries.retain(|key, _| !key.starts_with("asya.sh/"));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, confirm, connection, exchange, queue};
 use amq_protocol::types::{AMQPValue, FieldTable, ShortString};
+use amq_protocol::uri::AMQPUri;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -86,7 +87,7 @@ impl Session {
         largest: &Arc<AtomicUsize>,
         consumes: bool,
     ) -> Result<(Arc<Self>, Running), Error> {
-        let wire = Wire::open(&config.uri, &config.authorities, &connection_name(config)).await?;
+        let wire = Wire::open(&signed_in(config).await?, &config.authorities, &connection_name(config)).await?;
         Self::begin(wire, config, deliveries, largest, consumes).await
     }
 
@@ -603,6 +604,20 @@ impl Running {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// Address of the broker with the current password.
+async fn signed_in(config: &Config) -> Result<AMQPUri, Error> {
+    let mut uri = config.uri.clone();
+    if let Some(path) = &config.password_file {
+        let read = tokio::fs::read_to_string(path).await;
+        let password = read.map_err(|source| Error::NoPassword {
+            path: path.clone(),
+            source,
+        })?;
+        uri.authority.userinfo.password = password.trim_end_matches(['\n', '\r']).to_owned();
+    }
+    Ok(uri)
 }
 
 /// Name of the connection in the broker's management UI.

@@ -1,6 +1,7 @@
 //! Frames of AMQP 0-9-1 on a socket, and the handshake. The encoding is that of amq-protocol.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use amq_protocol::auth::{Credentials, SASLMechanism};
@@ -45,6 +46,8 @@ pub(super) const PERSISTENT: u8 = 2;
 pub(super) enum Error {
     #[error("connection failed")]
     Io(#[from] io::Error),
+    #[error("cannot read the password from {} (ASYA_RABBITMQ_PASSWORD_FILE)", path.display())]
+    NoPassword { path: PathBuf, source: io::Error },
     #[error("RabbitMQ closed the connection")]
     Ended,
     #[error("received nothing from RabbitMQ for two heartbeats")]
