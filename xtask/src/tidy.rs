@@ -67,6 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "runway-web",
         &[
             "runway-api",
+            "runway-callers",
             "runway-client",
             "runway-core",
             "runway-http",

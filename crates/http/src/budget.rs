@@ -60,8 +60,8 @@ impl Budget {
             .layer(DefaultBodyLimit::disable())
     }
 
-    fn busy(&self, what: &str, limit: usize, owned: bool) -> Response {
-        let share = if owned {
+    fn busy(&self, what: &str, limit: usize, is_shared: bool) -> Response {
+        let share = if is_shared {
             ", and one tenant at most half of what others leave"
         } else {
             ""
@@ -139,7 +139,7 @@ impl Shared {
         let declared = headers
             .get(header::CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok()?.parse().ok());
-        let owned = owner.is_some();
+        let is_shared = owner.is_some();
         let mut received = Received {
             // Declared memory is only reserved: what does not come is never touched.
             bytes: Vec::with_capacity(declared.unwrap_or(0).min(self.budget.body)),
@@ -158,7 +158,7 @@ impl Shared {
             }
             if !part.grow_to(length.saturating_sub(self.budget.always).div_ceil(UNIT)) {
                 let limit = self.budget.received;
-                return Err(self.budget.busy("request bodies are being received", limit, owned));
+                return Err(self.budget.busy("request bodies are being received", limit, is_shared));
             }
             if bytes.capacity() < length {
                 bytes.reserve_exact(STEP.max(data.len()));

@@ -99,13 +99,13 @@ impl Drop for Part {
 mod tests {
     use super::*;
 
-    fn owner(name: &str) -> Option<Owner> {
-        Some(Owner(name.into()))
+    fn owner(name: &str) -> Owner {
+        Owner(name.into())
     }
 
     /// The most units that an owner gets.
     fn most(pool: &Pool, name: &str) -> Part {
-        let mut part = pool.part(owner(name));
+        let mut part = pool.part(Some(owner(name)));
         let mut units = 0;
         while part.grow_to(units + 1) {
             units += 1;
@@ -125,8 +125,8 @@ mod tests {
     #[test]
     fn parts_of_one_owner_are_counted_together_and_given_back() {
         let pool = Pool::new(64);
-        let mut first = pool.part(owner("a"));
-        let mut second = pool.part(owner("a"));
+        let mut first = pool.part(Some(owner("a")));
+        let mut second = pool.part(Some(owner("a")));
         assert!(first.grow_to(20) && !second.grow_to(20) && second.grow_to(12));
         assert!(first.grow_to(10), "a part does not shrink");
         drop(first);
@@ -141,6 +141,6 @@ mod tests {
         let pool = Pool::new(64);
         let mut part = pool.part(None);
         assert!(part.grow_to(64) && !part.grow_to(65));
-        assert!(!pool.part(owner("a")).grow_to(1));
+        assert!(!pool.part(Some(owner("a"))).grow_to(1));
     }
 }

@@ -1103,7 +1103,7 @@ async fn fields_beyond_the_purpose_of_a_kind_require_a_permission() -> Result<()
             ..PatchParams::default()
         };
         // Policies and roles take a moment to be in force.
-        let said = eventually(PATIENCE, async || refused(poor.create(&post, &object).await, &path)).await?;
+        let said = eventually(PATIENCE, async || refused_for(poor.create(&post, &object).await, &path)).await?;
         let place = if field.permission.check("").contains(" -n ") {
             "namespace default"
         } else {
@@ -1131,7 +1131,7 @@ async fn fields_beyond_the_purpose_of_a_kind_require_a_permission() -> Result<()
             .await
             .with_context(|| format!("{path} unchanged"))?;
         let change = Patch::Merge(json!({ "spec": change }));
-        refused(poor.patch(&name, &dry, &change).await, &path)?;
+        refused_for(poor.patch(&name, &dry, &change).await, &path)?;
         rich.patch(&name, &dry, &change)
             .await
             .with_context(|| format!("{path} changed with {permission}"))?;
@@ -1150,7 +1150,7 @@ async fn fields_beyond_the_purpose_of_a_kind_require_a_permission() -> Result<()
 }
 
 /// The message of a refusal by an admission policy.
-fn refused<T>(answer: kube::Result<T>, path: &str) -> Result<String> {
+fn refused_for<T>(answer: kube::Result<T>, path: &str) -> Result<String> {
     match answer {
         Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains(path) => Ok(status.message),
         Err(error) => Err(error).context(path.to_owned()),

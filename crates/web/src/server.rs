@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
@@ -41,6 +41,8 @@ use crate::{crypto, deeds, live, pages, refusal};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of requests to a cluster that has not responded.
 const PROBE: Duration = Duration::from_secs(1);
+/// Largest form of a sign-in: a token, percent-encoded. It is read before the user is known.
+const MAX_LOGIN: usize = 64 * 1024;
 /// Interval at which certificate files are reloaded.
 const RENEWAL: Duration = Duration::from_mins(1);
 
@@ -372,7 +374,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/assets/{version}/{name}", get(asset))
-        .route("/login", get(pages::login::show).post(pages::login::enter))
+        .route(
+            "/login",
+            get(pages::login::show)
+                .post(pages::login::enter)
+                .layer(DefaultBodyLimit::max(MAX_LOGIN)),
+        )
         .route("/login/issuer", get(pages::login::go_to_issuer))
         .route(CALLBACK, get(pages::login::come_from_issuer))
         .merge(inside)

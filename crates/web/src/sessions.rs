@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use parking_lot::Mutex;
 use runway_api::Namespace;
+use runway_callers::tenant::Tenant;
 use runway_operator::telemetry::chain;
 use runway_operator::{audit, clock};
 use serde_json::Value;
@@ -35,8 +36,8 @@ const IDLE: Duration = Duration::from_hours(8);
 pub const LIFETIME: Duration = Duration::from_hours(12);
 /// Most sessions at a time. Further sign-ins are rejected, so that no user loses a session.
 const MAX_SESSIONS: usize = 1000;
-/// Sessions of one user at a time; the one that was longest idle makes room.
-const MAX_OF_A_USER: usize = 64;
+/// Sessions of one tenant at a time; the one that was longest idle makes room.
+const MAX_OF_A_TENANT: usize = 64;
 /// For so long the cluster's word that it accepts a credential counts.
 const COUNTS: Duration = Duration::from_secs(1);
 /// Interval at which ended sessions are removed.
@@ -431,11 +432,16 @@ fn sweep(held: &mut ById) {
     });
 }
 
-/// Ends the longest idle session of a user who has too many.
+/// Ends the longest idle session of a tenant that has too many.
 fn make_room(held: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
     sweep(held);
-    let own = || held.iter().filter(|(_, h)| h.session.who.as_ref() == who);
-    if own().count() < MAX_OF_A_USER && held.len() < MAX_SESSIONS {
+    let tenant = |who: Option<&Who>| who.map(|who| Tenant::of_user(&who.name));
+    let own_tenant = tenant(who);
+    let own = || {
+        held.iter()
+            .filter(|(_, h)| tenant(h.session.who.as_ref()) == own_tenant)
+    };
+    if own().count() < MAX_OF_A_TENANT && held.len() < MAX_SESSIONS {
         return Ok(());
     }
     let idlest = own().min_by_key(|(_, h)| h.used).map(|(id, _)| id.clone());

@@ -441,6 +441,20 @@ async fn a_user_with_too_many_sessions_loses_the_idlest_of_their_own() {
 }
 
 #[tokio::test]
+async fn service_accounts_of_one_namespace_share_the_sessions_of_a_tenant() {
+    let cluster = Cluster::new(100);
+    let console = Console::new(&cluster);
+    let mut all = Vec::new();
+    for number in 0..65 {
+        let token = format!("token-{number}");
+        cluster.knows(&token, &format!("system:serviceaccount:team-a:{number}"), &[]);
+        all.push(console.enter(&token).await.0);
+    }
+    let open = all.iter().filter(|id| console.sessions.find(id).is_some()).count();
+    assert_eq!(open, 64);
+}
+
+#[tokio::test]
 async fn a_stranger_ends_no_session_of_others_when_all_are_taken() {
     let cluster = Cluster::new(100);
     let console = Console::new(&cluster);

@@ -213,7 +213,7 @@ pub(super) async fn look(
         }
     }
     match wanted {
-        Some(wanted) => api.show(&actor, wanted).await,
+        Some(wanted) => api.show(&caller, &actor, wanted).await,
         None => api.list(&actor, limit).await,
     }
 }
@@ -283,9 +283,10 @@ impl Api {
         Ok(Json(List { count, items }).into_response())
     }
 
-    async fn show(self: &Arc<Self>, actor: &Actor, wanted: String) -> Result {
+    async fn show(self: &Arc<Self>, caller: &Caller, actor: &Actor, wanted: String) -> Result {
         // The dead letter, and the JSON with it.
-        let taken = self.gateway.memory.take(2 * self.operators.largest).await;
+        let bytes = 2 * self.operators.largest;
+        let taken = self.gateway.memory.take(&caller.tenant, bytes).await;
         let taken = taken.map_err(|error| Refused::unavailable(error.to_string()))?;
         let found: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
         let shown = Arc::clone(&found);
