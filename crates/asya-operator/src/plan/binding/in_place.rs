@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::holder::{self, Addition, bare, held, marks, parent_edit};
 use super::proxy::{self, Binding};
 use super::release;
+use crate::names;
 use crate::object::Key;
 use crate::observe::Observed;
 use crate::plan::conflict::{self, Judged, Sight, Verdict};
@@ -273,6 +274,15 @@ impl Insertion {
         {
             return Err(format!(
                 "{key} has a container named {name} that the operator did not add: rename it, or set binding.strategy to Proxy"
+            ));
+        }
+        let is_other = |found: &Value| {
+            found["name"] == names::CREDENTIALS && !volumes.iter().any(|volume| json::contains(found, volume))
+        };
+        if !is_held && list("volumes").into_iter().flatten().any(is_other) {
+            return Err(format!(
+                "{key} has a volume named {} that the operator did not add: rename it, or set binding.strategy to Proxy",
+                names::CREDENTIALS
             ));
         }
         if strategy == Strategy::ParentSpec {
