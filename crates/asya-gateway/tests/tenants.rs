@@ -5,7 +5,7 @@ use http::Method;
 use lapin::BasicProperties;
 use runway_asya_transport::management::Management;
 use runway_asya_transport::rabbitmq::RabbitMq as Sidecar;
-use runway_asya_transport::settings::{Transport as Broker_, Transports};
+use runway_asya_transport::settings::{Transport as Configured, Transports};
 use runway_asya_transport::tenants::Permissions;
 use runway_asya_transport::{Message, Transport as _};
 use runway_testbed::pipeline::Broker;
@@ -104,7 +104,7 @@ async fn jobs_are_answered_by_their_own_namespace_only() -> Result<()> {
 /// URLs of the broker with the users of both namespaces, which the operator creates in a cluster.
 async fn users(world: &World, transports: &Value) -> Result<[String; 2]> {
     let all = Transports::parse(&transports.to_string())?;
-    let Broker_::RabbitMq(broker) = all.get("rabbitmq")? else {
+    let Configured::RabbitMq(broker) = all.get("rabbitmq")? else {
         anyhow::bail!("not RabbitMQ");
     };
     let tenants = broker.tenants.as_ref().context("no tenants")?;

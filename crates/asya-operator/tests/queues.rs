@@ -213,7 +213,7 @@ async fn tenants_of_rabbitmq_are_kept_apart() -> Result<()> {
         "{properties:?}"
     );
 
-    // None of it is possible for another, whatever the way.
+    // The user of another namespace cannot do any of this.
     guest.publish("asya-team-b_second", b"{}").await?;
     let refused = |what: &str, done: Result<()>| {
         let error = done.err().map_or_else(String::new, |error| format!("{error:#}"));

@@ -128,7 +128,7 @@ impl Management {
     /// Creates or corrects the user of a namespace with its permissions. Writes only what differs.
     ///
     /// # Errors
-    /// The user is another's, or the API refuses.
+    /// The user has another owner, or the API refuses.
     pub async fn ensure_user(
         &self,
         vhost: &str,
@@ -157,10 +157,10 @@ impl Management {
         Ok(())
     }
 
-    /// Deletes the user of a namespace, unless it is another's. The broker then closes its connections.
+    /// Deletes the user of a namespace. The broker then closes its connections.
     ///
     /// # Errors
-    /// The API refuses.
+    /// The user has another owner, or the API refuses.
     pub async fn remove_user(&self, user: &str) -> Result<(), Error> {
         match self.user(user).await {
             Ok(Some(_)) => self.write(user, Method::DELETE, &user_path(user), None).await,

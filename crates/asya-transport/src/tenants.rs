@@ -43,7 +43,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// What a user may do in the virtual host, as regular expressions of names.
+/// Permissions of a user in the virtual host, as regular expressions of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// Queues and exchanges that it may create and delete.
