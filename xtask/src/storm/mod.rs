@@ -181,18 +181,22 @@ fn campaign(name: &str, seeds: u64, is_all: bool, is_resumed: bool) -> Result<()
     ended
 }
 
-/// Runs one test of a file with a setting, and writes its table to the page.
+/// Runs one test of a file with a setting, and writes its table to the page, also if something failed: it says so.
 fn measure(name: &str, file: &str, test_name: &str, (setting, value): (&str, String)) -> Result<()> {
     let table = shell::root().join(format!("target/{file}.md"));
-    test(
+    // One of an earlier run may be there.
+    let _ = fs::remove_file(&table);
+    let ended = test(
         &["--workspace", "--test", file],
         test_name,
         &[
             (setting, Some(value)),
             ("STORM_REPORT", Some(table.display().to_string())),
         ],
-    )?;
-    record::write_down(record::RELIABILITY, name, &fs::read_to_string(&table)?)
+    );
+    let table = fs::read_to_string(&table).context("the measurement did not end: the lines above say why")?;
+    record::write_down(record::RELIABILITY, name, &table)?;
+    ended
 }
 
 fn crash(variables: &[(&str, Option<String>)]) -> Result<()> {
