@@ -297,7 +297,10 @@ fn template(component: &Component) -> Result<String> {
             "cluster"
         };
         let is_wanted = format!(".Values.objects.{is_wanted}");
-        let condition = condition.map_or(is_wanted.clone(), |condition| format!("and {is_wanted} ({condition})"));
+        let condition = match condition {
+            Some(condition) => format!("and {is_wanted} ({condition})"),
+            None => is_wanted,
+        };
         text.extend(["{{- if ", &condition, " }}\n---\n", &body, "{{- end }}\n"]);
     }
     let roles = limited(component, |role| role.namespace().as_deref() == Some(EACH));

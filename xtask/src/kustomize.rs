@@ -57,13 +57,13 @@ pub(crate) fn files(components: &[Component]) -> Result<Vec<(String, String)>> {
 /// Patches that keep the roles of users out of Kubernetes' own roles.
 fn not_aggregated(components: &[Component]) -> Vec<Value> {
     let objects = components.iter().flat_map(|component| &component.extra);
-    let labels = objects.flat_map(|object| object.labels().keys().map(|label| (object.name_any(), label)));
+    let labels = objects.flat_map(|object| object.labels().keys().map(move |label| (object.name_any(), label)));
     labels
         .filter(|(_, label)| label.starts_with(AGGREGATE))
         .map(|(name, label)| {
             let path = format!("/metadata/labels/{}", label.replace('~', "~0").replace('/', "~1"));
-            let patch = json!([{ "op": "replace", "path": path, "value": "false" }]);
-            json!({ "target": { "kind": "ClusterRole", "name": name }, "patch": patch.to_string() })
+            let replaced = json!([{ "op": "replace", "path": path, "value": "false" }]);
+            json!({ "target": { "kind": "ClusterRole", "name": name }, "patch": replaced.to_string() })
         })
         .collect()
 }

@@ -222,9 +222,8 @@ mod tests {
         let names = manifests
             .lines()
             .filter_map(|line| line.split_once(&ours)?.1.split(':').next());
-        names
-            .map(|name| format!("ghcr.io/fork/{name}:{TAG}@{DIGEST}\n"))
-            .collect()
+        let images = names.map(|name| format!("ghcr.io/fork/{name}:{TAG}@{DIGEST}"));
+        images.chain([String::new()]).collect::<Vec<_>>().join("\n")
     }
 
     #[test]

@@ -53,6 +53,7 @@ fn containers(deployment: &Deployment) -> Vec<String> {
         .unwrap_or_default()
 }
 
+#[allow(clippy::too_many_lines, reason = "one life, in order")]
 #[tokio::test]
 async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
     let bed = Bed::start().await?;
@@ -390,6 +391,7 @@ async fn binding_stops_after_repeated_conflicts() -> Result<()> {
     bed.delete("fight").await
 }
 
+#[allow(clippy::too_many_lines, reason = "one life, in order")]
 #[tokio::test]
 async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
     let bed = Bed::start().await?;

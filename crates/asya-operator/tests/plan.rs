@@ -26,6 +26,7 @@ use serde_json::Value;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Given {
     now: Timestamp,
     #[serde(default)]
@@ -83,7 +84,11 @@ fn golden_cases_give_the_expected_plans() {
             username: "asya_team".to_owned(),
             password,
         };
-        world.tenant = given.password.map(credentials).map(Ok).or(given.unknown.map(Err));
+        world.tenant = given
+            .password
+            .map(credentials)
+            .map(Ok)
+            .or_else(|| given.unknown.map(Err));
         world.is_last = given.last;
         (world.keda, world.manages_queues) = (given.keda, given.manages_queues);
         world.queue = match given.queue {

@@ -125,6 +125,7 @@ async fn alias_on_rabbitmq_is_created_bound_and_kept() -> Result<()> {
 }
 
 /// Each namespace has a user, which can use its own queues and no others, until its last actor is gone.
+#[allow(clippy::too_many_lines, reason = "one life, in order")]
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_of_rabbitmq_are_kept_apart() -> Result<()> {
     let (bed, rabbit, transports) = with_management(json!({})).await?;

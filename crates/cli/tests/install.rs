@@ -484,7 +484,7 @@ async fn installation_for_namespaces_follows_its_list() -> Result<()> {
             "metadata": { "name": "platform", "namespace": namespace },
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
             "subjects": [{ "kind": "User", "name": "platform", "apiGroup": "rbac.authorization.k8s.io" }] });
-        create(&client, &binding).await?;
+        runway_testbed::apply::apply(&client, &serde_json::from_value(binding)?, "test").await?;
     }
     let namespaced = install(&[&both[..], &["--step=namespaced"]].concat());
     eventually(PATIENCE, async || {

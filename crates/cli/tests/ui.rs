@@ -1,4 +1,5 @@
 //! `kubeairunway ui --open`, with a program in place of the browser.
+#![allow(clippy::unwrap_used, reason = "a test that cannot run should fail")]
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -9,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time in which the console starts.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The console with a browser that only records its arguments.
 struct Console(Child);

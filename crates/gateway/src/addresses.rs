@@ -18,7 +18,7 @@ use runway_operator::watch::watched;
 
 use crate::engine::{Lookup, Unreachable};
 
-/// Where requests to Services may go. Cheap to clone.
+/// Addresses that requests to Services may go to. Cheap to clone.
 #[derive(Clone)]
 pub struct Addresses {
     services: Store<Result<Destination, NotPods>>,

@@ -150,9 +150,9 @@ impl Engines {
     /// The Service has no address, or none accepts a connection in time.
     pub async fn connect(&self, at: &ServicePort) -> Result<Connection, Error> {
         let failed = |error: String| Error::NotConnected(at.clone(), error);
-        let mut addresses = (self.lookup)(at).map_err(|error| match error {
+        let mut addresses = (self.lookup)(at).map_err(|unreachable| match unreachable {
             Unreachable::NotPods(refused) => Error::NotPods(at.clone(), refused),
-            other => failed(other.to_string()),
+            Unreachable::Unknown => failed(Unreachable::Unknown.to_string()),
         })?;
         if addresses.is_empty() {
             return Err(failed("it has no ready pod".to_owned()));

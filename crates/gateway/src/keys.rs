@@ -186,7 +186,7 @@ impl Keys {
         holder.expires.is_none_or(|end| now < end).then(|| Arc::clone(holder))
     }
 
-    /// Names of callers whose key is in plain text, so that whoever reads the Secret has it.
+    /// Names of callers whose key is in plain text, which each reader of the Secret has.
     pub fn plain(&self) -> &[String] {
         &self.plain
     }

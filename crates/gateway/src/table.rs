@@ -223,12 +223,12 @@ pub fn choose(asked: &str, visible: &[Arc<Model>], named: &Named, knew_gone: boo
         return Err(NotOne::None(asked.to_owned()));
     };
     if let Some(holder) = holder.filter(|_| knew_gone) {
-        let names = visible.iter().map(|model| format!("'{}'", model.full_name()));
-        let mut names: Vec<String> = names.take(NAMES_SHOWN).collect();
+        let all = visible.iter().map(|model| format!("'{}'", model.full_name()));
+        let mut shown: Vec<String> = all.take(NAMES_SHOWN).collect();
         if visible.len() > NAMES_SHOWN {
-            names.push(format!("{} more", visible.len() - NAMES_SHOWN));
+            shown.push(format!("{} more", visible.len() - NAMES_SHOWN));
         }
-        return Err(NotOne::Gone(asked.to_owned(), holder.full_name(), names.join(", ")));
+        return Err(NotOne::Gone(asked.to_owned(), holder.full_name(), shown.join(", ")));
     }
     let held = visible
         .iter()

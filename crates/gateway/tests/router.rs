@@ -27,6 +27,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+#[allow(clippy::too_many_lines, reason = "one life, in order")]
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_use_the_models_that_they_may_get() -> Result<()> {
     let world = World::start().await?;

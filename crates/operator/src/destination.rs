@@ -3,6 +3,7 @@
 //! A user who may change a Service decides where its name leads: `spec.type: ExternalName` and endpoints without pods lead to
 //! any address that the program can reach, and the user cannot. So programs do not resolve names of Services.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::Service;
@@ -68,7 +69,7 @@ impl Destination {
             return Err(NotPods::ExternalName);
         }
         let selector = spec.and_then(|spec| spec.selector.as_ref());
-        if selector.is_none_or(|selector| selector.is_empty()) {
+        if selector.is_none_or(BTreeMap::is_empty) {
             return Err(NotPods::NoSelector);
         }
         let address = spec.and_then(|spec| spec.cluster_ip.as_deref()).unwrap_or_default();

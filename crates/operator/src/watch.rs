@@ -156,7 +156,8 @@ where
     let mut unsettled = apis.len();
     let watches = apis
         .into_iter()
-        .map(|(part, api)| watch_of_part(part, api, config.clone()).boxed());
+        .zip(std::iter::repeat(config))
+        .map(|((part, api), config)| watch_of_part(part, api, config).boxed());
     stream::select_all(watches).filter_map(move |event| {
         if event.is_none() {
             unsettled -= 1;

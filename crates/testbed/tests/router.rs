@@ -235,7 +235,9 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
     let args = Command::try_parse_from(["router"])?.args;
     let addresses = Addresses::default();
     let listed = process.health.waits_for("the Services");
-    let following = addresses.clone().follow(process.client.clone(), listed);
+    let following = addresses
+        .clone()
+        .follow(process.client.clone(), Namespaces::default(), listed);
     process
         .health
         .supervise("the watch of Services", process.shutdown.clone(), following);

@@ -56,7 +56,7 @@ pub(super) fn read(seen: &Observed) -> Reading<'_> {
         Ok(secret) => secret,
         Err(taken) => {
             return Reading {
-                part: taken,
+                part: *taken,
                 ..Reading::default()
             };
         }
@@ -132,13 +132,13 @@ fn without_tenant(seen: &Observed, transport: &Transport) -> Option<String> {
 }
 
 /// The Secret with the user of the namespace, if it has one. An error reports another object with its name.
-fn secret(seen: &Observed) -> Result<Option<(Key, Apply)>, Part> {
+fn secret(seen: &Observed) -> Result<Option<(Key, Apply)>, Box<Part>> {
     let Some(Ok(Credentials { username, password })) = &seen.tenant else {
         return Ok(None);
     };
     let key = Key::new(SECRET, names::BROKER_SECRET);
     if let Some(taken) = objects::taken(seen, &key, TRANSPORT_READY) {
-        return Err(taken);
+        return Err(Box::new(taken));
     }
     let encoded = |text: &String| ByteString(text.clone().into_bytes());
     let data = json!({"data": {

@@ -38,6 +38,7 @@ pub(crate) const TRANSPORTS: &str = r#"{"transports": {
     "off": {"type": "sqs", "enabled": false, "config": {"region": "eu-central-1", "accountId": "123456789012"}}}}"#;
 
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct World {
     pub(crate) actor: AsyncActor,
     pub(crate) others: Vec<AsyncActor>,

@@ -615,7 +615,8 @@ async fn signed_in(config: &Config) -> Result<AMQPUri, Error> {
             path: path.clone(),
             source,
         })?;
-        uri.authority.userinfo.password = password.trim_end_matches(['\n', '\r']).to_owned();
+        let password = password.trim_end_matches(['\n', '\r']);
+        password.clone_into(&mut uri.authority.userinfo.password);
     }
     Ok(uri)
 }

@@ -15,7 +15,8 @@ use runway_client::cluster::{self, Cluster};
 use runway_client::manifests::{self, COMPONENT_LABEL, NAMESPACE};
 use runway_client::text::{self, aligned, cell, table};
 
-/// `controller status`: each component, its version, the namespaces that it watches and its pods. It fails unless the core is there and all are ready.
+/// `controller status`: each component, its version, the namespaces that it watches and its pods. It fails unless the core is there
+/// and all are ready.
 ///
 /// # Errors
 /// The control plane is not installed, or the cluster cannot be read.
