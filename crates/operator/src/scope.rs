@@ -11,8 +11,6 @@ use kube::{Api, Client};
 use runway_api::Namespace;
 use runway_api::name::Invalid;
 
-use crate::watch::Part;
-
 /// The flag that limits a process to namespaces.
 pub const FLAG: &str = "--watch-namespaces";
 
@@ -119,6 +117,25 @@ impl Namespaces {
             (Part::Of(namespace.into()), within(namespace))
         });
         Apis(parts.collect())
+    }
+}
+
+/// Objects that a list covers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All that are watched.
+    All,
+    /// Those of one namespace.
+    Of(Arc<str>),
+}
+
+impl Part {
+    /// Whether it covers the objects of a namespace.
+    pub fn covers(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(own) => **own == *namespace,
+        }
     }
 }
 

@@ -27,6 +27,7 @@ use crate::crd::Crd;
 use crate::echo::{Echo, revision};
 use crate::health::Pending;
 use crate::scope::Apis;
+pub use crate::scope::Part;
 
 /// First wait after a failure of a watch; it doubles with every further one.
 const FIRST_WAIT: Duration = Duration::from_millis(800);
@@ -90,25 +91,6 @@ impl<K: Resource> Resource for Guarded<K> {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         self.0.as_mut().map_or_else(|bad| &mut bad.metadata, K::meta_mut)
-    }
-}
-
-/// Objects that a list covers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// All that are watched.
-    All,
-    /// Those of one namespace.
-    Of(Arc<str>),
-}
-
-impl Part {
-    /// Whether it covers the objects of a namespace.
-    pub fn covers(&self, namespace: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Of(own) => **own == *namespace,
-        }
     }
 }
 
