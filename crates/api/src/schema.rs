@@ -3,7 +3,7 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use crate::async_actor::{RESERVED_VARIABLES, RUNTIME_ENV, messages};
+use crate::reserved::{self, RESERVED_VARIABLES, RUNTIME_ENV};
 
 /// Maximum length of a variable, a command or an argument of a container.
 const MAX_TEXT: usize = 32 * 1024;
@@ -84,17 +84,16 @@ pub(crate) fn runtime_env(generator: &mut SchemaGenerator) -> Schema {
 
 /// Environment variables in this field, without the reserved ones.
 fn unreserved(field: &str, mut env: Schema) -> Schema {
-    let refusal = messages::reserved(field, "' + self.name + '");
+    let refusal = reserved::refusal(field, "' + self.name + '");
     if let Some(item) = env.pointer_mut("/items").and_then(Value::as_object_mut) {
-        let rule =
-            json!([{"rule": format!("!(self.name in {})", reserved()), "messageExpression": format!("'{refusal}'")}]);
+        let rule = json!([{"rule": format!("!(self.name in {})", reserved_list()), "messageExpression": format!("'{refusal}'")}]);
         item.insert("x-kubernetes-validations".to_owned(), rule);
     }
     env
 }
 
 /// The reserved variables as a list in CEL.
-fn reserved() -> String {
+fn reserved_list() -> String {
     format!("{RESERVED_VARIABLES:?}").replace('"', "'")
 }
 
@@ -154,12 +153,12 @@ pub(crate) fn actor_pod_template(_: &mut SchemaGenerator) -> Schema {
         },
         "x-kubernetes-preserve-unknown-fields": true,
     });
-    let reserved = reserved();
+    let reserved = reserved_list();
     let name = format!("' + {reserved}.filter(n, self.env.exists(e, e.name == n))[0] + '");
     let mut own = container.clone();
     own.insert("x-kubernetes-validations".to_owned(), json!([{
         "rule": format!("self.name != 'asya-runtime' || !has(self.env) || !self.env.exists(e, e.name in {reserved})"),
-        "messageExpression": format!("'{}'", messages::reserved(RUNTIME_ENV, &name)),
+        "messageExpression": format!("'{}'", reserved::refusal(RUNTIME_ENV, &name)),
     }]));
     json_schema!({
         "type": "object",

@@ -58,7 +58,7 @@ pub enum NotPods {
 }
 
 impl Destination {
-    /// Where requests to a Service may go.
+    /// Destination of requests to a Service.
     ///
     /// # Errors
     /// The Service does not select pods.
