@@ -177,7 +177,7 @@ impl Rights {
     }
 
     /// Those of these models that a caller may use, in their order, which is by namespace. One question answers for all, or for a
-    /// namespace, if the caller has such a right. Beyond one for each namespace there are at most [`SINGLE_MODELS`] questions, first
+    /// namespace, if the caller has such a right. Beyond one for each namespace there are at most 100 questions, first
     /// about the models of the caller's own namespace; the rest is omitted.
     ///
     /// # Errors
