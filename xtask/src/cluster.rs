@@ -1,5 +1,6 @@
 //! A control plane with everything of ours on it: for `up` and for `bench`.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -111,24 +112,28 @@ pub(crate) fn start_controllers(
 
 /// The core controller.
 pub(crate) fn start_core(control_plane: &mut ControlPlane, programs: &Programs, webhook_port: u16) -> Result<()> {
-    let address = format!("127.0.0.1:{webhook_port}");
     let core = kubeconfig(control_plane, labels::CORE_MANAGER, &[])?;
+    let webhooks = webhook_flags(([127, 0, 0, 1], webhook_port).into());
+    let webhooks = webhooks.each_ref().map(String::as_str);
     control_plane.run(
         "kubeairunway-controller",
         programs.path("kubeairunway-controller"),
-        &[
-            "--kubeconfig",
-            &core,
-            "--webhook-address",
-            &address,
-            "--webhook-url",
-            &format!("https://{address}"),
-            "--webhook-secret",
-            WEBHOOK_SECRET,
-            ALONE[0],
-            ALONE[1],
-        ],
+        &[["--kubeconfig", &core].as_slice(), &webhooks, &ALONE].concat(),
     )
+}
+
+/// Flags of the core for webhooks at an address that the API server reaches.
+pub(crate) fn webhook_flags(address: SocketAddr) -> [String; 3] {
+    [
+        format!("--webhook-address={address}"),
+        format!("--webhook-url={}", webhook_url(address)),
+        format!("--webhook-secret={WEBHOOK_SECRET}"),
+    ]
+}
+
+/// URL of webhooks at an address.
+pub(crate) fn webhook_url(address: SocketAddr) -> String {
+    format!("https://{address}")
 }
 
 /// Flags for a single replica on this machine: no leader election, and a separate port for each.

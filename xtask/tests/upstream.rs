@@ -39,31 +39,36 @@ async fn the_suite_passes_against_the_simulator() -> Result<()> {
         Ok((output, std::fs::read_to_string(&report)?))
     };
 
-    let (output, report) = run("kuberay").await?;
-    ensure!(
-        output.status.success() && report.contains("0 failed"),
-        "{report}\n{output:?}"
-    );
-    for row in [
-        "accepts vllm, disaggregated | passed",
-        "accepts vllm, aggregated, with many fields | passed",
-        "serves a model | SKIPPED: 1 nvidia.com/gpu are needed, and the nodes of the cluster have 0",
-    ] {
-        ensure!(report.contains(row), "no row '{row}' in {report}");
-    }
+    let passes = async |provider: &str, rows: &[&str]| -> Result<()> {
+        let (output, report) = run(provider).await?;
+        ensure!(
+            output.status.success() && report.contains("0 failed"),
+            "{report}\n{output:?}"
+        );
+        for row in rows {
+            ensure!(report.contains(row), "no row '{row}' in {report}");
+        }
+        Ok(())
+    };
 
-    let (output, report) = run("kaito").await?;
-    ensure!(
-        output.status.success() && report.contains("0 failed"),
-        "{report}\n{output:?}"
-    );
-    for row in [
-        "accepts vllm, aggregated | passed",
-        "accepts vllm, aggregated, with many fields | SKIPPED: spec.env cannot be passed to KAITO's preset pods",
-        "serves a model | passed",
-    ] {
-        ensure!(report.contains(row), "no row '{row}' in {report}");
-    }
+    passes(
+        "kuberay",
+        &[
+            "accepts vllm, disaggregated | passed",
+            "accepts vllm, aggregated, with many fields | passed",
+            "serves a model | SKIPPED: 1 nvidia.com/gpu are needed, and the nodes of the cluster have 0",
+        ],
+    )
+    .await?;
+    passes(
+        "kaito",
+        &[
+            "accepts vllm, aggregated | passed",
+            "accepts vllm, aggregated, with many fields | SKIPPED: spec.env cannot be passed to KAITO's preset pods",
+            "serves a model | passed",
+        ],
+    )
+    .await?;
 
     // The simulator needs no node; the suite looks for GPUs.
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "gpus" } });
@@ -73,23 +78,20 @@ async fn the_suite_passes_against_the_simulator() -> Result<()> {
     nodes
         .patch_status("gpus", &PatchParams::default(), &Patch::Merge(&gpus))
         .await?;
-    let (output, report) = run("dynamo").await?;
-    ensure!(
-        output.status.success() && report.contains("0 failed"),
-        "{report}\n{output:?}"
-    );
-    for row in [
-        "the provider registers and is ready | passed",
-        "accepts vllm, aggregated | passed",
-        "accepts sglang, disaggregated, with many fields | passed",
-        "serves a model | passed",
-        "reverts a change of its upstream object | passed",
-        "rolls out a changed environment | passed",
-        "scales to 2 replicas and back, at the same endpoint | passed",
-        "deletes everything | passed",
-    ] {
-        ensure!(report.contains(row), "no row '{row}' in {report}");
-    }
+    passes(
+        "dynamo",
+        &[
+            "the provider registers and is ready | passed",
+            "accepts vllm, aggregated | passed",
+            "accepts sglang, disaggregated, with many fields | passed",
+            "serves a model | passed",
+            "reverts a change of its upstream object | passed",
+            "rolls out a changed environment | passed",
+            "scales to 2 replicas and back, at the same endpoint | passed",
+            "deletes everything | passed",
+        ],
+    )
+    .await?;
 
     let (output, _) = run("kubray").await?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests::{self, Identity, WEBHOOK_SECRET};
+use runway_client::manifests::{self, Identity};
 use runway_operator::client::ClientArgs;
 
 use crate::cluster::{self, Programs};
@@ -102,17 +102,16 @@ async fn start_controllers(args: &Args, client: &Client) -> Result<Vec<tokio::pr
     step("building the programs");
     let programs = Programs::build(false).await?;
     step("installing CRDs and roles");
-    let webhook_url = args.webhook_address.map(|address| format!("https://{address}"));
+    let webhook_url = args.webhook_address.map(cluster::webhook_url);
     cluster::install(client, webhook_url.as_deref(), Identity::User).await?;
     step("starting the controllers on this machine");
     let verify = format!("--verify-endpoints={}", !args.no_answers);
-    let webhook_address = args
-        .webhook_address
-        .map_or_else(|| "127.0.0.1:0".to_owned(), |address| address.to_string());
-    let mut core = vec!["--webhook-address", &webhook_address];
-    if let Some(url) = &webhook_url {
-        core.extend(["--webhook-url", url, "--webhook-secret", WEBHOOK_SECRET]);
-    }
+    // Without webhooks in the cluster, no request reaches those of the core.
+    let core = match args.webhook_address {
+        Some(address) => cluster::webhook_flags(address).into(),
+        None => vec!["--webhook-address=127.0.0.1:0".to_owned()],
+    };
+    let core: Vec<&str> = core.iter().map(String::as_str).collect();
     let provider = [verify.as_str()];
     let start = |name: &str, options: &[&str]| {
         cluster::child(&programs, name, &args.kubeconfig, &[&cluster::ALONE, options].concat())
