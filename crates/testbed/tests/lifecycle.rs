@@ -204,15 +204,19 @@ async fn six_writes_no_reads_then_silence_also_after_a_restart() -> Result<()> {
         println!("  {key:?}: {n:?}");
     }
     ensure!(count.read == 0, "reads: {}", count.read);
-    // The provider, the Service, a dry run of the InferenceSet and the InferenceSet, and the status twice. A reconcile between two
-    // writes of the upstream reports the state between them: few do, on a busy machine.
+    // The status of the provider is written when the objects are applied and when the model runs. A reconcile between two writes of
+    // the upstream reports the state between them: how many do depends on the machine, so that each object may have one.
+    let (reported, applied): (Vec<_>, Vec<_>) = about_objects
+        .into_iter()
+        .partition(|r| r.user == "kaito-provider" && r.subresource == "status");
+    // The provider that the core selects, the Service, a dry run of the InferenceSet and the InferenceSet.
     ensure!(
-        count.write <= 6 * OBJECTS + OBJECTS / 20,
+        applied.len() == 4 * OBJECTS,
         "{} writes for {OBJECTS} objects",
-        count.write
+        applied.len()
     );
-    for (object, n) in audit::by_object(&about_objects) {
-        ensure!(n.total() <= 7, "{object:?}: {n:?}");
+    for (object, n) in audit::by_object(&reported) {
+        ensure!((2..=3).contains(&n.write), "status of {object:?}: {n:?}");
     }
 
     // At rest nothing is asked and nothing is said about any object.
