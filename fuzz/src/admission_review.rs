@@ -9,6 +9,7 @@ use runway_api::InferenceProviderConfig;
 use runway_client::manifests::built_in_providers;
 use runway_core::admission::handlers::{MUTATE_PATH, VALIDATE_PATH, router};
 use runway_core::providers::Providers;
+use runway_operator::scope::Namespaces;
 use runway_operator::trace::Traces;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -37,7 +38,7 @@ pub fn run(data: &[u8]) {
 fn answer(path: &str, body: &[u8]) -> Option<Value> {
     let request = Request::post(path).body(Body::from(body.to_vec())).unwrap();
     let (status, body) = crate::wait(async {
-        let response = router(|| PROVIDERS.clone(), Traces::default())
+        let response = router(|| PROVIDERS.clone(), Namespaces::default(), Traces::default())
             .oneshot(request)
             .await
             .unwrap();

@@ -46,11 +46,16 @@ fn answer(status: StatusCode, body: &[u8]) -> (StatusCode, Bytes) {
     (status, Bytes::copy_from_slice(body))
 }
 
+/// The Service, which is read before each request.
+const SERVICE: &str = r#"{"spec":{"clusterIP":"10.0.0.7","selector":{"app":"llama"}}}"#;
+
 /// Services that answer in this order; then they break off.
 fn services(answers: VecDeque<(StatusCode, Bytes)>) -> Services {
     let answers = Arc::new(Mutex::new(answers));
-    let service = tower::service_fn(move |_: Request<Body>| {
-        let (status, body) = answers.lock().unwrap().pop_front().unwrap_or_default();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_of_engine = request.uri().path().contains("/proxy/");
+        let answer = is_of_engine.then(|| answers.lock().unwrap().pop_front());
+        let (status, body) = answer.map_or_else(|| (StatusCode::OK, SERVICE.into()), Option::unwrap_or_default);
         let mut response = Response::new(Full::new(body));
         *response.status_mut() = status;
         async { Ok::<_, Infallible>(response) }

@@ -12,6 +12,7 @@
     reason = "a panic is how a finding is reported; each target says at its top what it checks"
 )]
 
+pub mod addresses;
 pub mod admission_review;
 pub mod amqp_session;
 pub mod asya_message;
@@ -20,12 +21,20 @@ pub mod console_form;
 pub mod crd_objects;
 pub mod documents;
 pub mod engine_answers;
+pub mod engine_metrics;
+pub mod gateway_messages;
+pub mod gateway_submission;
 pub mod kubeconfig;
+pub mod management_answers;
 pub mod merge;
 pub mod names_and_paths;
+pub mod oidc_token;
 pub mod overrides;
 pub mod provider_files;
 pub mod redaction;
+pub mod router_body;
+pub mod router_keys;
+pub mod router_models;
 pub mod runtime_frame;
 pub mod sqs_answers;
 #[path = "../../crates/provider/tests/common/told.rs"]
@@ -77,8 +86,10 @@ mod tests {
     }
 
     replay! {
-        admission_review amqp_session asya_message cel_rule console_form crd_objects documents engine_answers
-        kubeconfig merge names_and_paths overrides provider_files redaction runtime_frame sqs_answers
+        addresses admission_review amqp_session asya_message cel_rule console_form crd_objects documents
+        engine_answers engine_metrics gateway_messages gateway_submission kubeconfig management_answers merge
+        names_and_paths oidc_token overrides provider_files redaction router_body router_keys router_models
+        runtime_frame sqs_answers
     }
 
     /// Every file of the corpus passes.

@@ -4,9 +4,13 @@
 //! braces.
 
 use anyhow::{Context, Result, ensure};
+use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::manifests::{Component, NAMESPACE, Release, component, console, gateway, pods, router, routes};
+use runway_client::manifests::{
+    AGGREGATE, Component, Identity, NAMESPACE, Release, component, confinement, console, gateway, pods, router, routes,
+};
+use runway_operator::scope::FLAG;
 use serde_json::{Map, Value, json};
 
 use crate::yaml::{HEADER, document};
@@ -22,6 +26,14 @@ const ROUTER_VALUES: &str = ".Values.gateway";
 const ROUTES_VALUES: &str = ".Values.gatewayRoutes";
 /// Whether it impersonates.
 const IMPERSONATES: &str = ".Values.console.impersonate.enabled";
+/// Arguments for the audit log.
+const AUDIT: &str = r#"(ternary list (list (printf "--audit-log=%s" .Values.auditLog)) (empty .Values.auditLog))"#;
+/// Whether the cluster has ValidatingAdmissionPolicies.
+const HAS_POLICIES: &str = "(semverCompare \">=1.30.0-0\" .Capabilities.KubeVersion.Version)";
+/// Path of the namespaces that controllers watch.
+const WATCHED: &str = ".Values.watchNamespaces";
+/// A namespace in place of each of these.
+const EACH: &str = "each-watched-namespace";
 /// Begin of a mark: nothing that objects hold.
 const OPEN: char = '⟦';
 /// End of a mark.
@@ -120,8 +132,12 @@ fn values(components: &[Component]) -> Result<String> {
         Ok(())
     };
     add(
-        "Where the images are; an empty tag is the chart's appVersion",
-        json!({ "image": { "registry": component::REGISTRY, "tag": "", "pullPolicy": "IfNotPresent" } }),
+        "Where the images are; an empty tag is the chart's appVersion, with the digests of that release",
+        json!({ "image": { "registry": component::REGISTRY, "tag": "", "digests": {}, "pullPolicy": "IfNotPresent" } }),
+    )?;
+    add(
+        "Audit log of router, gateway of Asya and console (docs/audit-log.md): - for stdout, or a file; empty for none",
+        json!({ "auditLog": "" }),
     )?;
     add(
         "Names of Secrets with credentials for the registry, each as {name: …}",
@@ -136,8 +152,25 @@ fn values(components: &[Component]) -> Result<String> {
         json!({ "crds": { "install": true } }),
     )?;
     add(
-        "Only those may use a provider who may create its upstream objects (ValidatingAdmissionPolicy, Kubernetes 1.30)",
-        json!({ "policy": { "enabled": false } }),
+        "Namespaces that controllers watch: they get Roles in these instead of permissions everywhere; all if empty (docs/install.md)",
+        json!({ "watchNamespaces": [] }),
+    )?;
+    add(
+        "Objects of a release: those without a namespace, which only an administrator of the cluster may create, and those in namespaces",
+        json!({ "objects": { "cluster": true, "namespaced": true } }),
+    )?;
+    add(
+        "Whether the roles of users are aggregated to Kubernetes' own roles view, edit and admin",
+        json!({ "roles": { "aggregate": true } }),
+    )?;
+    add(
+        "Controllers may not write in kube-* and in their own namespace (ValidatingAdmissionPolicy, Kubernetes 1.30)",
+        json!({ "confinement": { "enabled": true } }),
+    )?;
+    add(
+        "ValidatingAdmissionPolicies (Kubernetes 1.30). enabled: only users who may create the upstream objects of a provider may use it\n\
+         # permissions: fields such as serviceAccountName require a permission of the user (docs/threat-model.md)",
+        json!({ "policy": { "enabled": false, "permissions": true } }),
     )?;
     add(
         "For the Prometheus operator: ServiceMonitors for the controllers, and PodMonitors for the engines of all models",
@@ -218,6 +251,7 @@ fn template(component: &Component) -> Result<String> {
         ..Release::default()
     };
     let policies: Vec<String> = component.policy.iter().map(kinds::id).collect();
+    let permissions: Vec<String> = component.permissions.iter().map(kinds::id).collect();
     let is_console = component.name == console::NAME;
     let on_request = [console::NAME, gateway::NAME, router::NAME, routes::NAME];
     let is_optional = on_request.contains(&component.name.as_str()) || provider(component).is_some();
@@ -238,14 +272,49 @@ fn template(component: &Component) -> Result<String> {
             "PodMonitor" => Some(".Values.monitoring.engines".to_owned()),
             "ClusterRole" | "ClusterRoleBinding" if is_console => Some(IMPERSONATES.to_owned()),
             "PodDisruptionBudget" => Some(format!("gt (int {values}.replicas) 1")),
+            _ if object.name_any() == confinement::POLICY => {
+                Some(format!("and .Values.confinement.enabled {HAS_POLICIES}"))
+            }
             _ if policies.contains(&kinds::id(&object)) => Some(".Values.policy.enabled".to_owned()),
+            _ if permissions.contains(&kinds::id(&object)) => {
+                Some(format!("and .Values.policy.permissions {HAS_POLICIES}"))
+            }
             _ => None,
         };
-        let body = opened(&object, &values)?;
-        match condition {
-            Some(condition) => text.extend(["{{- if ", &condition, " }}\n---\n", &body, "{{- end }}\n"]),
-            None => text.extend(["---\n", &body]),
+        let is_limited =
+            component.watches && kinds::kind(&object) == "ClusterRole" && object.name_any() == component.name;
+        let mut body = opened(&object, component, &values)?;
+        if is_limited {
+            let limited = limited(component, |role| {
+                role.namespace().is_none() && role.types == object.types
+            });
+            let limited = opened(limited.first().context("no ClusterRole")?, component, &values)?;
+            body = format!("{{{{- if {WATCHED} }}}}\n{limited}{{{{- else }}}}\n{body}{{{{- end }}}}\n");
         }
+        let is_wanted = if object.namespace().is_some() {
+            "namespaced"
+        } else {
+            "cluster"
+        };
+        let is_wanted = format!(".Values.objects.{is_wanted}");
+        let condition = match condition {
+            Some(condition) => format!("and {is_wanted} ({condition})"),
+            None => is_wanted,
+        };
+        text.extend(["{{- if ", &condition, " }}\n---\n", &body, "{{- end }}\n"]);
+    }
+    let roles = limited(component, |role| role.namespace().as_deref() == Some(EACH));
+    if !roles.is_empty() {
+        text.extend(["{{- if .Values.objects.namespaced }}\n{{- range ", WATCHED, " }}\n"]);
+        for role in roles {
+            let body = opened(&role, component, &values)?;
+            // The dot is a namespace here.
+            let body = body
+                .replace("{{ .Release", "{{ $.Release")
+                .replace(EACH, "{{ . | quote }}");
+            text.extend(["---\n", &body]);
+        }
+        text.push_str("{{- end }}\n{{- end }}\n");
     }
     if let Some(name) = provider(component) {
         text.push_str(&SETTINGS.replace("VALUES", &values).replace("NAME", name));
@@ -256,8 +325,15 @@ fn template(component: &Component) -> Result<String> {
     Ok(text)
 }
 
+/// Roles and bindings of a component that watches some namespaces only.
+fn limited(component: &Component, is_wanted: impl Fn(&DynamicObject) -> bool) -> Vec<DynamicObject> {
+    let namespaces = EACH.parse().unwrap_or_default();
+    let roles = component.roles(Identity::ServiceAccount, &namespaces);
+    roles.into_iter().filter(is_wanted).collect()
+}
+
 /// An object as Helm reads it.
-fn opened(object: &DynamicObject, values: &str) -> Result<String> {
+fn opened(object: &DynamicObject, component: &Component, values: &str) -> Result<String> {
     let mut value = serde_json::to_value(object)?;
     let before = value.to_string();
     ensure!(
@@ -267,7 +343,7 @@ fn opened(object: &DynamicObject, values: &str) -> Result<String> {
     );
     let shape = || format!("{} has another shape", kinds::id(object));
     if kinds::kind(object) == "Deployment" {
-        open_deployment(&mut value, values).with_context(shape)?;
+        open_deployment(&mut value, component, values).with_context(shape)?;
     }
     if kinds::kind(object) == "NetworkPolicy" {
         open_network_policy(&mut value).with_context(shape)?;
@@ -275,12 +351,17 @@ fn opened(object: &DynamicObject, values: &str) -> Result<String> {
     if values == GATEWAY_VALUES && kinds::kind(object) == "Deployment" {
         value["spec"]["replicas"] = json!(1);
     }
-    if [GATEWAY_VALUES, ROUTER_VALUES].contains(&values) && kinds::kind(object) == "Deployment" {
-        value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&format!("toJson {values}.args")));
+    let labels = value.pointer_mut("/metadata/labels").and_then(Value::as_object_mut);
+    for (label, wanted) in labels.into_iter().flatten() {
+        if label.starts_with(AGGREGATE) {
+            *wanted = json!(mark(".Values.roles.aggregate | quote"));
+        }
     }
-    if values == ROUTES_VALUES && kinds::kind(object) == "Deployment" {
-        let args = format!("toJson (concat (list \"--leader-elect\") {values}.args)");
-        value["spec"]["template"]["spec"]["containers"][0]["args"] = json!(mark(&args));
+    let webhooks = value.get_mut("webhooks").and_then(Value::as_array_mut);
+    for webhook in webhooks.into_iter().flatten() {
+        let named = format!("dict \"key\" \"kubernetes.io/metadata.name\" \"operator\" \"In\" \"values\" {WATCHED}");
+        let selector = format!("ternary (dict) (dict \"matchExpressions\" (list ({named}))) (empty {WATCHED})");
+        webhook["namespaceSelector"] = json!(mark(&format!("toJson ({selector})")));
     }
     if values == CONSOLE_VALUES {
         open_console(&mut value, kinds::kind(object)).with_context(shape)?;
@@ -299,7 +380,9 @@ fn mark(expression: &str) -> String {
 /// The image of a program, as the values say.
 fn image(program: &str) -> String {
     let (registry, tag) = (".Values.image.registry", "default .Chart.AppVersion .Values.image.tag");
-    format!("{}/{program}:{}", mark(registry), mark(tag))
+    let digest = format!("with and (not .Values.image.tag) (get .Values.image.digests \"{program}\")");
+    let digest = format!("{}@{}{}", mark(&digest), mark("."), mark("end"));
+    format!("{}/{program}:{}{digest}", mark(registry), mark(tag))
 }
 
 /// The program whose image of a release this is.
@@ -324,7 +407,25 @@ fn open_network_policy(value: &mut Value) -> Option<()> {
     Some(())
 }
 
-fn open_deployment(value: &mut Value, values: &str) -> Option<()> {
+/// Arguments of a component's container, with the namespaces that it watches.
+fn arguments(component: &Component, own: &[Value], values: &str) -> String {
+    let own: Vec<String> = own.iter().map(Value::to_string).collect();
+    let mut lists = vec![format!("(list {})", own.join(" "))];
+    if [GATEWAY_VALUES, ROUTER_VALUES, ROUTES_VALUES].contains(&values) {
+        lists.push(format!("{values}.args"));
+    }
+    if [GATEWAY_VALUES, ROUTER_VALUES].contains(&values) {
+        lists.push(AUDIT.to_owned());
+    }
+    if component.watches {
+        let scope = format!("(list (printf \"{FLAG}=%s\" (join \",\" {WATCHED})))");
+        lists.push(format!("(ternary list {scope} (empty {WATCHED}))"));
+    }
+    // Without elements, concat gives null.
+    mark(&format!("toJson (default list (concat {}))", lists.join(" ")))
+}
+
+fn open_deployment(value: &mut Value, component: &Component, values: &str) -> Option<()> {
     for labels in ["/metadata/labels", "/spec/template/metadata/labels"] {
         value.pointer_mut(labels)?["app.kubernetes.io/version"] =
             json!(mark("default .Chart.AppVersion .Values.image.tag | quote"));
@@ -347,6 +448,8 @@ fn open_deployment(value: &mut Value, values: &str) -> Option<()> {
             variable["value"] = json!(other);
         }
     }
+    let own = container["args"].as_array()?.clone();
+    container["args"] = json!(arguments(component, &own, values));
     container["imagePullPolicy"] = json!(mark(".Values.image.pullPolicy"));
     container["resources"] = json!(mark(&format!("toJson {values}.resources")));
     // Left out by Helm when it is empty, as it is in every other form; by way of $, since `with` makes the dot another.
@@ -366,7 +469,7 @@ fn open_console(value: &mut Value, kind: &str) -> Option<()> {
             });
             pod["containers"][0]["args"] = json!(mark(&format!(
                 "toJson (concat (list {} (printf \"--public-url=%s\" {CONSOLE_VALUES}.publicUrl)) {CONSOLE_VALUES}.args \
-                 (ternary (list \"--impersonate\" {}) list {IMPERSONATES}))",
+                 (ternary (list \"--impersonate\" {}) list {IMPERSONATES}) {AUDIT})",
                 own.join(" "),
                 impersonate.join(" "),
             )));

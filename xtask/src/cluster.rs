@@ -11,6 +11,7 @@ use kube::Client;
 use kube::core::DynamicObject;
 use runway_api::labels;
 use runway_client::manifests::{self, Identity, WEBHOOK_SECRET};
+use runway_operator::scope::Namespaces;
 use runway_operator::webhook::Endpoint;
 use runway_testbed::{ControlPlane, crds, programs};
 
@@ -58,7 +59,7 @@ pub(crate) async fn install(client: &Client, webhook_url: Option<&str>, identity
         crds::install_crd(client, crd).await?;
     }
     let endpoint = Endpoint::Url(webhook_url.unwrap_or("https://127.0.0.1").to_owned());
-    for object in manifests::objects(&endpoint, identity) {
+    for object in manifests::objects(&endpoint, identity, &Namespaces::default()) {
         let is_webhook = object
             .types
             .as_ref()

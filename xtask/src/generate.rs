@@ -12,7 +12,10 @@ use runway_client::manifests::{self, Component, Release};
 
 use crate::shell::root;
 use crate::yaml::documents;
-use crate::{api, argocd, changes, chart, command, krew, metrics, reference, rules, settings, status, versions};
+use crate::{
+    api, argocd, changes, chart, command, krew, kustomize, metrics, permissions, reference, rules, settings, status,
+    versions,
+};
 
 /// Mode.
 #[derive(clap::Args)]
@@ -73,6 +76,7 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push((versions::PATH.to_owned(), versions::page()?));
     files.push((changes::PATH.to_owned(), changes::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
+    files.push((permissions::PATH.to_owned(), permissions::page()?));
     files.push((rules::PATH.to_owned(), rules::rules()?));
     files.push((page::PATH.to_owned(), page::page()));
     files.push((command::PATH.to_owned(), command::page()));
@@ -103,12 +107,14 @@ fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
     };
     let bases: Vec<&str> = components.iter().map(|c| c.name.as_str()).collect();
     let mut files = vec![kustomization("", &bases)?];
+    files.extend(kustomize::files(components)?);
     let every = manifests::all_components();
     let mut folders: Vec<(&str, Vec<DynamicObject>)> =
         every.iter().map(|c| (c.name.as_str(), c.objects(&release))).collect();
     folders.push(("monitoring", added(components, &release, &monitored)));
     folders.push(("engine-monitoring", added(components, &release, &of_engines)));
     folders.push(("provider-policy", added(components, &release, &guarded)));
+    folders.push(("model-network-policy", manifests::models::network_policies()));
     for (name, objects) in folders {
         files.push(kustomization(&format!("{name}/"), &["objects.yaml"])?);
         files.push((format!("deploy/kustomize/{name}/objects.yaml"), documents(&objects)?));

@@ -42,6 +42,12 @@ pub(crate) fn page() -> String {
     );
     section(
         &mut page,
+        "Audit log",
+        "Reported by kubeairunway-gateway, asya-gateway and the console with `--audit-log` ([audit log](../audit-log.md)).",
+        runway_operator::audit::METRICS.iter().map(Row::from),
+    );
+    section(
+        &mut page,
         "asya-sidecar",
         "Reported by each pod of an AsyncActor for its own queue, on `ASYA_METRICS_ADDR` (the operator sets `:9464`). Names start with `ASYA_METRICS_NAMESPACE`, `asya_actor` by default.",
         of_the_sidecar().into_iter(),

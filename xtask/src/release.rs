@@ -6,13 +6,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use flate2::{Compression, GzBuilder};
-use runway_client::manifests::component::TAG;
+use runway_client::manifests::component::{REGISTRY, TAG};
 use sha2::{Digest, Sha256};
 
 use crate::{krew, shell};
 
 /// Checksums of all files, in the format of `sha256sum`.
 const SUMS: &str = "SHA256SUMS";
+
+/// Images by digest, as the release workflow lists them.
+const IMAGES: &str = "images.txt";
+/// Empty value of the chart for digests of images.
+const NO_DIGESTS: &str = "\n  digests: {}\n";
 
 /// Step of a release.
 #[derive(clap::Args)]
@@ -39,7 +44,16 @@ enum Step {
         #[arg(long, default_value = "target/release-files")]
         out: PathBuf,
     },
-    /// Add install.yaml and the krew manifest to the archives of all platforms, and write SHA256SUMS.
+    /// Copy the chart, with the digests of the images of this release.
+    Chart {
+        /// Images by digest, one per line, such as REGISTRY/NAME:TAG@sha256:DIGEST
+        #[arg(long, default_value = "target/release-files/images.txt")]
+        images: PathBuf,
+        /// Folder of the copy
+        #[arg(long, default_value = "target/chart/kubeairunway")]
+        out: PathBuf,
+    },
+    /// Add install.yaml, with the digests in images.txt, and the krew manifest to the archives of all platforms, and write SHA256SUMS.
     Files {
         /// Folder with the archives
         #[arg(long, default_value = "target/release-files")]
@@ -60,6 +74,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let path = archive(platform, &root.join(program), &root.join(out))?;
             println!("{}", path.display());
             Ok(())
+        }
+        Step::Chart { images, out } => {
+            let root = shell::root();
+            chart(&read_digests(&root.join(images))?, &root.join(out))
         }
         Step::Files { out } => files(&shell::root().join(out)),
     }
@@ -101,14 +119,73 @@ fn archive(platform: &str, program: &Path, out: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Digests of images, by the name of their program.
+type Digests = BTreeMap<String, String>;
+
+fn read_digests(path: &Path) -> Result<Digests> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    text.lines().map(digest).collect()
+}
+
+/// Program and digest of `REGISTRY/NAME:TAG@sha256:DIGEST`.
+fn digest(line: &str) -> Result<(String, String)> {
+    let parsed = || {
+        let (image, digest) = line.split_once('@')?;
+        let (_, name) = image.strip_suffix(TAG)?.strip_suffix(':')?.rsplit_once('/')?;
+        let hex = digest.strip_prefix("sha256:")?;
+        let is_digest = hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        is_digest.then(|| (name.to_owned(), digest.to_owned()))
+    };
+    parsed().with_context(|| format!("{IMAGES}: '{line}' is not an image of {TAG} with its digest"))
+}
+
+/// Manifests with each of our images by digest, beside its tag.
+fn pinned(manifests: &str, digests: &Digests) -> Result<String> {
+    let ours = format!("{REGISTRY}/");
+    let lines = manifests.lines().map(|line| {
+        let Some((_, image)) = line.split_once(&ours) else {
+            return Ok(format!("{line}\n"));
+        };
+        let name = image.strip_suffix(TAG).and_then(|name| name.strip_suffix(':'));
+        let digest = name.and_then(|name| digests.get(name));
+        let digest = digest.with_context(|| format!("{IMAGES} has no digest of {ours}{image}"))?;
+        Ok(format!("{line}@{digest}\n"))
+    });
+    lines.collect()
+}
+
+/// Copies the chart, with the digests in its values.
+fn chart(digests: &Digests, out: &Path) -> Result<()> {
+    let from = shell::root().join("deploy/charts/kubeairunway");
+    fs::create_dir_all(out.join("templates")).with_context(|| format!("cannot create {}", out.display()))?;
+    for folder in ["", "templates"] {
+        for entry in fs::read_dir(from.join(folder))? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                fs::copy(entry.path(), out.join(folder).join(entry.file_name()))?;
+            }
+        }
+    }
+    let path = out.join("values.yaml");
+    let values = fs::read_to_string(&path)?;
+    ensure!(
+        values.contains(NO_DIGESTS),
+        "values.yaml of the chart has no empty image.digests"
+    );
+    let map = serde_json::to_string(digests)?;
+    fs::write(&path, values.replace(NO_DIGESTS, &format!("\n  digests: {map}\n")))?;
+    Ok(())
+}
+
 fn files(out: &Path) -> Result<()> {
     let mut sums = Vec::new();
     for platform in krew::PLATFORMS {
         sums.push((platform, sum(&out.join(krew::archive(platform)))?));
     }
     fs::write(out.join("kubeairunway.krew.yaml"), krew::manifest(sums)?)?;
-    fs::copy(shell::root().join("deploy/install.yaml"), out.join("install.yaml"))
-        .context("cannot copy install.yaml")?;
+    let manifest = fs::read_to_string(shell::root().join("deploy/install.yaml")).context("cannot read install.yaml")?;
+    let manifest = pinned(&manifest, &read_digests(&out.join(IMAGES))?)?;
+    fs::write(out.join("install.yaml"), manifest).context("cannot write install.yaml")?;
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(out)? {
         let entry = entry?;
@@ -136,6 +213,56 @@ mod tests {
 
     use super::*;
 
+    const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    /// Images of a release, in the registry of a fork.
+    fn images() -> String {
+        let manifests = fs::read_to_string(shell::root().join("deploy/install.yaml")).unwrap();
+        let ours = format!("{REGISTRY}/");
+        let names = manifests
+            .lines()
+            .filter_map(|line| line.split_once(&ours)?.1.split(':').next());
+        let images = names.map(|name| format!("ghcr.io/fork/{name}:{TAG}@{DIGEST}"));
+        images.chain([String::new()]).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn manifests_and_chart_name_images_by_digest() -> Result<()> {
+        let out = tempfile::tempdir()?;
+        let list = out.path().join(IMAGES);
+        fs::write(&list, images())?;
+        let digests = read_digests(&list)?;
+        let manifests = fs::read_to_string(shell::root().join("deploy/install.yaml"))?;
+        let text = pinned(&manifests, &digests)?;
+        let ours = format!("{REGISTRY}/");
+        let named: Vec<_> = text.lines().filter(|line| line.contains(&ours)).collect();
+        assert!(
+            !named.is_empty() && named.iter().all(|line| line.ends_with(&format!(":{TAG}@{DIGEST}"))),
+            "{named:?}"
+        );
+        assert_eq!(text.replace(&format!("@{DIGEST}"), ""), manifests);
+
+        chart(&digests, out.path())?;
+        let values: serde_json::Value = serde_saphyr::from_str(&fs::read_to_string(out.path().join("values.yaml"))?)?;
+        assert_eq!(values["image"]["digests"]["kubeairunway-controller"], DIGEST);
+        assert!(out.path().join("templates/kubeairunway-controller.yaml").exists());
+        Ok(())
+    }
+
+    #[test]
+    fn image_without_a_digest_ends_the_release() {
+        let error = pinned(&format!("image: {REGISTRY}/asya-operator:{TAG}"), &Digests::new()).unwrap_err();
+        assert!(error.to_string().contains("asya-operator"), "{error}");
+        for bad in [
+            "",
+            "ghcr.io/a/b:v0.0.0@sha256:0",
+            &format!("ghcr.io/a/b:{TAG}"),
+            &format!("ghcr.io/a/b:{TAG}@sha256:0"),
+        ] {
+            assert!(digest(bad).is_err(), "{bad}");
+        }
+    }
+
     #[test]
     fn archives_hold_the_program_that_the_manifest_names_and_checksums_match() -> Result<()> {
         let out = tempfile::tempdir()?;
@@ -145,6 +272,7 @@ mod tests {
             archive(platform, &program, out.path())?;
         }
         fs::remove_file(&program)?;
+        fs::write(out.path().join(IMAGES), images())?;
         files(out.path())?;
 
         let read = |name: &str| fs::read_to_string(out.path().join(name));

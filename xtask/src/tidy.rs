@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{book, circles, files, links, shell, style};
+use crate::{book, circles, files, links, shell, style, workflows};
 
 /// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -67,6 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "runway-web",
         &[
             "runway-api",
+            "runway-callers",
             "runway-client",
             "runway-core",
             "runway-http",
@@ -177,6 +178,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(style::complaints()?);
     complaints.extend(circles::complaints()?);
     complaints.extend(book::missing()?);
+    complaints.extend(workflows::complaints()?);
     if complaints.is_empty() {
         println!("tidy: no findings");
         return Ok(());

@@ -31,8 +31,12 @@ pub const SCALING_READY: &str = "ScalingReady";
 /// Something needs the user's attention although nothing failed; present only while true.
 pub const WARNING: &str = "Warning";
 
+pub use crate::reserved::{RESERVED_VARIABLES, RUNTIME_ENV};
+
 /// Admission messages. They are the same from the API server and from `render`.
 pub mod messages {
+    pub use crate::reserved::refusal as reserved;
+
     /// The actor's name cannot be part of the names of its objects.
     pub const NAME: &str = "metadata.name must be at most 63 characters, lower case letters, digits and '-', and start with a letter: workloads, labels and queues are named after it";
     /// Exactly one of `workload` and `workloadRef` must be set. The text is the ADR's.
@@ -273,9 +277,9 @@ pub struct Runtime {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub python_executable: Option<String>,
-    /// Environment variables of the handler; they override generated ones.
+    /// Environment variables of the handler. They override generated ones, except the reserved ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "crate::schema::env")]
+    #[schemars(schema_with = "crate::schema::runtime_env")]
     pub env: Vec<EnvVar>,
     /// Resources of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -409,9 +413,9 @@ pub struct Sidecar {
     /// Resources of the container. Defaults to requests of 10m CPU and 16Mi memory, and a memory limit of 256Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
-    /// Environment variables; they override generated ones.
+    /// Environment variables. They override generated ones, except the reserved ones: those of identity, broker and socket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "crate::schema::env")]
+    #[schemars(schema_with = "crate::schema::sidecar_env")]
     pub env: Vec<EnvVar>,
 }
 
@@ -559,6 +563,10 @@ pub struct AsyncActorStatus {
     /// Name of the actor's queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// User of the sidecars at RabbitMQ. Shared: all namespaces of the transport have one user, so that each holder of its password
+    /// can read and answer the messages of all. Namespace: a user of this namespace, which can use the queues of this namespace only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_user: Option<BrokerUser>,
     /// Number of ready replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
@@ -714,6 +722,15 @@ texts!(Mode {
     Standalone "Standalone",
     Binding "Binding",
 });
+
+/// User of the sidecars at RabbitMQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BrokerUser {
+    /// One for all namespaces of the transport.
+    Shared,
+    /// One for this namespace.
+    Namespace,
+}
 
 /// Controller that scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

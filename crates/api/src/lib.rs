@@ -33,6 +33,7 @@ pub mod overrides;
 mod pod_template;
 pub mod provider_config;
 pub mod reason;
+mod reserved;
 mod schema;
 mod storage;
 pub mod syntax;

@@ -312,6 +312,10 @@ reasons! {
         WorkloadCreated,
         /// `spec.transport` names a transport that is not configured or not enabled.
         TransportNotConfigured,
+        /// `spec.transport` names a transport that is not available to the namespace of the actor.
+        TransportNotAllowed,
+        /// The user of the namespace at the broker cannot be used by this actor, or its password is unknown.
+        TenantFailed,
         /// The queue exists as configured.
         QueueReady,
         /// The queue exists with other settings, and is used as it is.

@@ -1,7 +1,9 @@
 //! Schema pieces that schemars cannot derive.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::reserved::{self, RESERVED_VARIABLES, RUNTIME_ENV};
 
 /// Maximum length of a variable, a command or an argument of a container.
 const MAX_TEXT: usize = 32 * 1024;
@@ -70,6 +72,31 @@ pub(crate) fn env(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Environment variables of the container asya-sidecar.
+pub(crate) fn sidecar_env(generator: &mut SchemaGenerator) -> Schema {
+    unreserved("sidecar.env", env(generator))
+}
+
+/// Environment variables of the container asya-runtime.
+pub(crate) fn runtime_env(generator: &mut SchemaGenerator) -> Schema {
+    unreserved("runtime.env", env(generator))
+}
+
+/// Environment variables in this field, without the reserved ones.
+fn unreserved(field: &str, mut env: Schema) -> Schema {
+    let refusal = reserved::refusal(field, "' + self.name + '");
+    if let Some(item) = env.pointer_mut("/items").and_then(Value::as_object_mut) {
+        let rule = json!([{"rule": format!("!(self.name in {})", reserved_list()), "messageExpression": format!("'{refusal}'")}]);
+        item.insert("x-kubernetes-validations".to_owned(), rule);
+    }
+    env
+}
+
+/// The reserved variables as a list in CEL.
+fn reserved_list() -> String {
+    format!("{RESERVED_VARIABLES:?}").replace('"', "'")
+}
+
 /// Any JSON object.
 pub(crate) fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
@@ -115,9 +142,24 @@ pub(crate) fn actor_pod_template(_: &mut SchemaGenerator) -> Schema {
         "properties": {
             "name": { "type": "string", "minLength": 1, "maxLength": 63 },
             "command": { "type": "array", "maxItems": 1024, "items": { "type": "string", "maxLength": MAX_TEXT } },
+            "env": {
+                "type": "array", "maxItems": 512,
+                "items": {
+                    "type": "object", "required": ["name"],
+                    "properties": { "name": { "type": "string", "minLength": 1, "maxLength": 1024 } },
+                    "x-kubernetes-preserve-unknown-fields": true,
+                },
+            },
         },
         "x-kubernetes-preserve-unknown-fields": true,
     });
+    let reserved = reserved_list();
+    let name = format!("' + {reserved}.filter(n, self.env.exists(e, e.name == n))[0] + '");
+    let mut own = container.clone();
+    own.insert("x-kubernetes-validations".to_owned(), json!([{
+        "rule": format!("self.name != 'asya-runtime' || !has(self.env) || !self.env.exists(e, e.name in {reserved})"),
+        "messageExpression": format!("'{}'", reserved::refusal(RUNTIME_ENV, &name)),
+    }]));
     json_schema!({
         "type": "object",
         "required": ["spec"],
@@ -128,7 +170,7 @@ pub(crate) fn actor_pod_template(_: &mut SchemaGenerator) -> Schema {
                 "required": ["containers"],
                 "properties": {
                     "containers": {
-                        "type": "array", "items": container, "minItems": 1, "maxItems": 32,
+                        "type": "array", "items": own, "minItems": 1, "maxItems": 32,
                         "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
                     },
                     "initContainers": {

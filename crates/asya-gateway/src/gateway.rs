@@ -9,6 +9,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use runway_asya_transport::queues::Queues;
+use runway_asya_transport::settings::Tenants;
 use runway_asya_transport::{Delivery, Headers, Message, PublishError, Transport};
 use runway_callers::Caller;
 use runway_http::watches::Watches;
@@ -96,6 +97,8 @@ pub struct Settings {
     pub reply_to: String,
     /// Its dead-letter queue.
     pub dead_letters: String,
+    /// Users of namespaces. A result is accepted from the user of the namespace of its job only; without them, from each publisher.
+    pub tenants: Option<Tenants>,
     /// Largest result in bytes. A larger one becomes an error.
     pub largest_result: usize,
     /// Memory for results that are sent to clients, in bytes.
@@ -256,7 +259,22 @@ impl Gateway {
     async fn keep<T: Transport>(&self, transport: &T, delivery: Delivery<T::Receipt>) {
         let reply = serde_json::from_slice::<Reply<'_>>(&delivery.body).ok();
         let reply = reply.as_ref().and_then(|reply| Some((Item::parse(&reply.id)?, reply)));
+        let is_foreign = match reply
+            .as_ref()
+            .map(|(item, _)| self.is_foreign(item.job, delivery.user.as_deref()))
+        {
+            Some(Err(error)) => {
+                self.again(transport, delivery, &error.to_string()).await;
+                return;
+            }
+            Some(Ok(is_foreign)) => is_foreign,
+            None => false,
+        };
         let kept = match reply {
+            Some(_) if is_foreign => self
+                .set_aside(transport, &delivery, "foreign")
+                .await
+                .map_err(|error| error.to_string()),
             Some((item, reply)) => {
                 let outcome = Outcome {
                     failed: reply.failed,
@@ -265,18 +283,31 @@ impl Gateway {
                 self.finish(&item, outcome).await.map_err(|error| error.to_string())
             }
             None => self
-                .set_aside(transport, &delivery)
+                .set_aside(transport, &delivery, "unreadable")
                 .await
                 .map_err(|error| error.to_string()),
         };
         match kept {
             Ok(()) => transport.acknowledge(delivery.receipt).await,
-            Err(why) => {
-                tracing::error!(why, "cannot store a result; it returns to the queue");
-                sleep(STORE_AGAIN).await;
-                transport.give_back(delivery.receipt).await;
-            }
+            Err(why) => self.again(transport, delivery, &why).await,
         }
+    }
+
+    /// Returns a result to the queue.
+    async fn again<T: Transport>(&self, transport: &T, delivery: Delivery<T::Receipt>, why: &str) {
+        tracing::error!(why, "cannot store a result; it returns to the queue");
+        sleep(STORE_AGAIN).await;
+        transport.give_back(delivery.receipt).await;
+    }
+
+    /// Whether a result for a job was not published by the user of the namespace of its actors. The broker has verified the user. A job
+    /// that is not on disk yet has an id that no other namespace can know.
+    fn is_foreign(&self, job: Id, user: Option<&str>) -> Result<bool, store::Error> {
+        let Some(tenants) = &self.settings.tenants else {
+            return Ok(false);
+        };
+        let job = self.store.job(job)?;
+        Ok(job.is_some_and(|job| user != Some(tenants.user(&job.namespace).as_str())))
     }
 
     async fn finish(&self, item: &Item, mut outcome: Outcome) -> Result<(), store::Error> {
@@ -301,18 +332,22 @@ impl Gateway {
         Ok(())
     }
 
-    /// Moves a message that is not a result to the dead-letter queue.
+    /// Moves a message that is not a result, or that of another namespace, to the dead-letter queue.
     async fn set_aside<T: Transport>(
         &self,
         transport: &T,
         delivery: &Delivery<T::Receipt>,
+        status: &'static str,
     ) -> Result<(), PublishError> {
         let queue = &self.settings.dead_letters;
+        let user = delivery.user.as_deref();
         tracing::warn!(
             queue,
-            "received a message that is not a result: it was moved to the dead-letter queue"
+            status,
+            user,
+            "received a message that is not a result of a job: it was moved to the dead-letter queue"
         );
-        self.metrics.finished("unreadable");
+        self.metrics.finished(status);
         let message = Message {
             queue,
             body: delivery.body.clone(),
@@ -447,6 +482,7 @@ mod tests {
         let settings = Settings {
             reply_to: "gateway".to_owned(),
             dead_letters: "dead".to_owned(),
+            tenants: None,
             largest_result: 100,
             memory: 1000,
         };
@@ -459,6 +495,21 @@ mod tests {
             key,
             ..Job::example(i64::MAX)
         }
+    }
+
+    #[tokio::test]
+    async fn result_is_foreign_unless_the_user_of_the_namespace_published_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut gateway = gateway(&folder);
+        gateway.store.accept(Id(1), job(None)).await.unwrap();
+        let users = [Some("asya_team"), Some("asya_other"), Some("asya"), None];
+        let foreign = |gateway: &Gateway, id| users.map(|user| gateway.is_foreign(Id(id), user).unwrap());
+        assert_eq!(foreign(&gateway, 1), [false; 4]);
+        let tenants = serde_json::json!({"username": "admin", "passwordSecretRef": {"name": "s", "key": "p"},
+            "keySecretRef": {"name": "s", "key": "k"}});
+        gateway.settings.tenants = Some(serde_json::from_value(tenants).unwrap());
+        assert_eq!(foreign(&gateway, 1), [false, true, true, true]);
+        assert_eq!(foreign(&gateway, 2), [false; 4]);
     }
 
     #[tokio::test]

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use runway_callers::tenant::Tenant;
+use runway_http::Owner;
+use runway_http::pool::{Part, Pool};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 /// Memory is counted in these.
@@ -20,43 +23,61 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest time in which a client may read nothing.
 pub const UNREAD: Duration = Duration::from_secs(30);
 
-/// Memory for results that are sent to clients.
+/// Memory for results that are sent to clients. One tenant has at most half of what the others leave.
 #[derive(Clone)]
 pub struct Memory {
-    units: Arc<Semaphore>,
+    pool: Pool,
+    freed: Arc<Notify>,
     most: usize,
 }
 
 impl Memory {
     /// Memory of this many bytes.
     pub fn new(bytes: usize) -> Self {
-        let most = (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS);
+        let units = (bytes / UNIT).max(2);
         Self {
-            units: Arc::new(Semaphore::new(most)),
-            most,
+            pool: Pool::new(units),
+            freed: Arc::default(),
+            most: units / 2,
         }
     }
 
-    /// Takes memory for a result of this size.
+    /// Takes memory for a result of this size, which is sent to a tenant. A result that is larger than the share of a tenant takes
+    /// the share.
     ///
     /// # Errors
     /// If there is none in time.
-    pub async fn take(&self, bytes: usize) -> Result<Taken, Busy> {
+    pub async fn take(&self, tenant: &Tenant, bytes: usize) -> Result<Taken, Busy> {
         if bytes <= SMALL {
             return Ok(Taken(None));
         }
-        let units = u32::try_from(bytes.div_ceil(UNIT).min(self.most)).unwrap_or(u32::MAX);
-        let taken = timeout(PATIENCE, Arc::clone(&self.units).acquire_many_owned(units)).await;
-        taken
-            .ok()
-            .and_then(Result::ok)
-            .map(|permit| Taken(Some(permit)))
-            .ok_or(Busy)
+        let units = bytes.div_ceil(UNIT).min(self.most);
+        let mut part = self.pool.part(Some(Owner(tenant.into())));
+        let taken = timeout(PATIENCE, async {
+            loop {
+                let freed = self.freed.notified();
+                if part.grow_to(units) {
+                    return;
+                }
+                freed.await;
+            }
+        });
+        taken.await.map_err(|_| Busy)?;
+        Ok(Taken(Some((part, Freed(Arc::clone(&self.freed))))))
     }
 }
 
 /// Memory of a result. It is free again when this is dropped.
-pub struct Taken(Option<OwnedSemaphorePermit>);
+pub struct Taken(Option<(Part, Freed)>);
+
+/// Wakes those that wait, after the part before it is dropped.
+struct Freed(Arc<Notify>);
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        self.0.notify_waiters();
+    }
+}
 
 /// The memory for results is exhausted.
 #[derive(Debug, thiserror::Error)]
@@ -91,4 +112,26 @@ pub fn body(bytes: Bytes, taken: Taken) -> Body {
         Some((part, (sent, left)))
     });
     Body::from_stream(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn unread_results_of_one_tenant_leave_memory_to_others() {
+        let memory = Memory::new(128 * UNIT);
+        let [ada, bob] = ["ada", "bob"].map(Tenant::of_user);
+        let first = memory.take(&ada, 40 * UNIT).await.unwrap();
+        let waits = timeout(Duration::from_millis(20), memory.take(&ada, 40 * UNIT)).await;
+        assert!(waits.is_err());
+        assert!(memory.take(&bob, 40 * UNIT).await.is_ok());
+        assert!(memory.take(&ada, SMALL).await.is_ok());
+        // A result waits until another one was sent, even if it is larger than all memory.
+        let (second, ()) = tokio::join!(memory.take(&ada, 1000 * UNIT), async {
+            tokio::task::yield_now().await;
+            drop(first);
+        });
+        assert!(second.is_ok());
+    }
 }

@@ -31,7 +31,7 @@ const FINISHED: Metric = Metric {
     name: "asya_gateway_results_total",
     kind: "counter",
     labels: &["status"],
-    help: "Results from the reply queue, and failures at the deadline. status is succeeded, failed, dropped (of a job that is finished, cancelled or not known) or unreadable (in the dead-letter queue)",
+    help: "Results from the reply queue, and failures at the deadline. status is succeeded, failed, dropped (of a job that is finished, cancelled or not known), unreadable, or foreign (from another namespace than that of the job); the last two are in the dead-letter queue",
 };
 /// Calls of URLs.
 const CALLS: Metric = Metric {
@@ -73,7 +73,7 @@ const WAITING: Metric = Metric {
 pub const METRICS: [Metric; 8] = [SUBMITTED, REFUSED, FINISHED, CALLS, JOBS, PENDING, BYTES, WAITING];
 
 /// Values of the label `status` of [`FINISHED`].
-const RESULTS: [&str; 4] = ["succeeded", "failed", "dropped", "unreadable"];
+const RESULTS: [&str; 5] = ["succeeded", "failed", "dropped", "unreadable", "foreign"];
 /// Values of the label `status` of [`CALLS`].
 const CALLED: [&str; 3] = ["succeeded", "failed", "given_up"];
 
@@ -214,6 +214,7 @@ mod tests {
             "asya_gateway_jobs_refused_total{reason=\"unavailable\"} 0",
             "asya_gateway_jobs_refused_total{reason=\"full\"} 0",
             "asya_gateway_results_total{status=\"unreadable\"} 0",
+            "asya_gateway_results_total{status=\"foreign\"} 0",
             "asya_gateway_callbacks_total{status=\"given_up\"} 0",
         ] {
             assert!(text.contains(series), "{series}: {text}");

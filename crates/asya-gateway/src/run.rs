@@ -10,10 +10,11 @@ use runway_asya_transport::args::{SecretsArgs, TransportArgs};
 use runway_asya_transport::operate::Broker;
 use runway_asya_transport::queues;
 use runway_asya_transport::rabbitmq::{self, RabbitMq};
-use runway_asya_transport::settings::{self, NoSecret, Transports};
+use runway_asya_transport::settings::{self, NoSecret, Tenants, Transports};
 use runway_asya_transport::sqs::{self, Sqs};
 use runway_callers::Callers;
 use runway_http::Limits;
+use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
 use tokio::net::TcpListener;
@@ -57,6 +58,9 @@ pub struct Args {
     /// File with jobs and results, on a volume that outlives the pod
     #[arg(long, value_name = "FILE", default_value = "/var/lib/asya-gateway/jobs.redb")]
     pub store: PathBuf,
+    /// Audit log.
+    #[command(flatten)]
+    pub audit: AuditArgs,
     /// Audience of accepted tokens; repeatable. If omitted, tokens for the API server are accepted
     #[arg(long = "token-audience", value_name = "AUDIENCE")]
     pub token_audiences: Vec<String>,
@@ -124,6 +128,9 @@ pub enum Error {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] BadCertificate),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
     /// The client of callbacks cannot be created.
     #[error("cannot create a TLS client")]
     Client(#[from] rustls::Error),
@@ -140,10 +147,21 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
     let operated = Broker::new(transport.clone(), args.secrets.secrets_dir.clone());
     match transport {
         settings::Transport::RabbitMq(broker) => {
+            let secrets = &args.secrets.secrets_dir;
+            // A Secret that is missing is reported at once; it is read again for each connection.
+            broker.authority(secrets)?;
             let transport = RabbitMq::start(rabbitmq::Config {
-                uri: broker.uri(&args.secrets.secrets_dir)?,
-                authorities: broker.authority(&args.secrets.secrets_dir)?.unwrap_or_default(),
-                exchange: String::new(),
+                uri: broker.uri(secrets)?,
+                password_file: broker.password_file(secrets),
+                authorities: broker
+                    .authority_file(secrets)
+                    .map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
+                exchange: broker
+                    .tenants
+                    .as_ref()
+                    .map_or_else(String::new, |_| queues::REPLIES.to_owned()),
+                exchange_kind: rabbitmq::ExchangeKind::Direct,
+                publish_exchange: None,
                 tap_exchange: String::new(),
                 queue: queues::reply(&args.reply_to),
                 dead_letter: dead_letters(&args),
@@ -155,7 +173,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 // With the rest of its envelope, an error has the payload of the request, too.
                 largest: Some(2 * args.largest_result as u64),
             });
-            run_on(process, &args, transport, operated).await
+            run_on(process, &args, transport, operated, broker.tenants.clone()).await
         }
         settings::Transport::Sqs(broker) => {
             let transport = Sqs::start(sqs::Config {
@@ -167,12 +185,19 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 visibility: VISIBILITY,
                 create_queues: true,
             })?;
-            run_on(process, &args, transport, operated).await
+            run_on(process, &args, transport, operated, None).await
         }
     }
 }
 
-async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broker: Broker) -> Result<(), Error> {
+async fn run_on<T: Transport>(
+    process: Process,
+    args: &Args,
+    transport: T,
+    broker: Broker,
+    tenants: Option<Tenants>,
+) -> Result<(), Error> {
+    let audit = Audit::open(&args.audit, "asya-gateway", server::describe, &process.metrics)?;
     let opened = process.health.waits_for("the store");
     let store = Store::open(
         &args.store,
@@ -191,6 +216,7 @@ async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broke
     let settings = Settings {
         reply_to: args.reply_to.clone(),
         dead_letters: dead_letters(args),
+        tenants,
         largest_result: args.largest_result,
         memory: args.memory * MIB,
     };
@@ -249,7 +275,8 @@ async fn run_on<T: Transport>(process: Process, args: &Args, transport: T, broke
         Limits::REPORTS,
         shutdown.clone(),
     );
-    let answers = runway_http::serve(callers, tls, server::callers(api), limits, shutdown.clone());
+    let router = Audit::layer(audit, server::callers(api));
+    let answers = runway_http::serve(callers, tls, router, limits, shutdown.clone());
     tokio::join!(answers, reports);
 
     // Results that are not on disk return to the queue.

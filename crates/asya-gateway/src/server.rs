@@ -14,19 +14,22 @@
 mod operators;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, LOCATION};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use runway_callers::{Action, Caller, Callers};
-use runway_http::{Budget, Form, Share};
+use runway_http::{Budget, Client, Form, Owner, Turn};
+use runway_operator::audit::{self, Deed};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -50,17 +53,31 @@ pub const GROUP: &str = "asya.sh";
 pub const RESOURCE: &str = "asyncactors";
 /// Subresource.
 pub const SUBRESOURCE: &str = "messages";
+/// Kind of the objects to which jobs are submitted, for the audit log.
+const KIND: &str = "AsyncActor";
+/// Kind of a job, for the audit log.
+const JOB: &str = "Job";
 /// Interval of comments in a stream without news.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Longest stream. A client continues with `GET /jobs/ID`.
 const LONGEST_STREAM: Duration = Duration::from_hours(1);
+
+/// Memory for reports of sidecars.
+const REPORTS: Budget = Budget {
+    body: runway_http::Limits::REPORTS.body,
+    always: 2 * 1024,
+    received: 4 * 1024 * 1024,
+    worked_on: 4 * 1024 * 1024,
+    patience: Duration::from_secs(10),
+    form: Form::OpenAi,
+};
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of a body.
     pub body: usize,
-    /// Memory of all bodies that are being received.
+    /// Memory of all bodies. One tenant has at most half of what others leave.
     pub bodies: usize,
     /// Longest wait of a request.
     pub wait: Duration,
@@ -107,36 +124,68 @@ pub fn callers(api: Arc<Api>) -> Router {
         .route("/jobs/{id}/result", get(result))
         .route("/queues/{namespace}/{actor}", get(operators::numbers))
         .route("/queues/{namespace}/{actor}/dlq", get(operators::look));
+    // Callers are identified before their bodies take memory.
     budget
         .hold(submit.with_state(Arc::clone(&api)))
-        .merge(jobs.with_state(api))
+        .merge(jobs.with_state(Arc::clone(&api)))
+        .route_layer(from_fn_with_state(api, admit))
+}
+
+/// Action and object of a request of a caller, for the audit log.
+pub fn describe(method: &Method, path: &str) -> Option<Deed> {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let (action, kind, namespace, name) = match (method.as_str(), parts.as_slice()) {
+        ("POST", ["v1", namespace, actor, ..]) => ("submit", KIND, namespace, actor),
+        ("DELETE", ["jobs", id]) => ("cancel", JOB, &"", id),
+        ("GET", ["jobs", id, "result"]) => ("read-result", JOB, &"", id),
+        ("GET", ["queues", namespace, actor, "dlq"]) => ("read-dead-letters", KIND, namespace, actor),
+        ("POST", ["queues", namespace, actor, "dlq", "redrive"]) => ("redrive-dead-letters", KIND, namespace, actor),
+        ("POST", ["queues", namespace, actor, "dlq", "drop"]) => ("delete-dead-letters", KIND, namespace, actor),
+        _ => return None,
+    };
+    Some(Deed {
+        action,
+        kind,
+        namespace: audit::bounded(namespace),
+        name: audit::bounded(name),
+    })
 }
 
 /// Routes for sidecars. They have no tokens: who knows the id of a job has its message.
 pub fn sidecars(gateway: Arc<Gateway>) -> Router {
-    Router::new()
-        .route("/envelopes/{id}/progress", post(progress))
+    let report = Router::new().route("/envelopes/{id}/progress", post(progress));
+    REPORTS
+        .hold(report.with_state(Arc::clone(&gateway)))
+        .route_layer(from_fn_with_state(gateway, admit_report))
         .route("/health", get(async || "ok"))
-        .with_state(gateway)
 }
 
 type Result<T = Response> = std::result::Result<T, Refused>;
 
+/// Identifies the caller.
+async fn admit(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result {
+    let client = Client::of(request.extensions());
+    let caller = api.identify(request.headers(), client).await?;
+    request.extensions_mut().insert(Owner((&caller.tenant).into()));
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
+}
+
 async fn submit(
     State(api): State<Arc<Api>>,
     Path((namespace, actor)): Path<(String, String)>,
-    Extension(share): Extension<Share>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(turn): Extension<Turn>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result {
-    let caller = api.identify(&headers).await?;
     // A stream is an answer of its own, so its place is taken before the job is accepted.
     let stream = if is_stream(&headers) {
         Some(api.place(&caller).ok_or_else(Refused::too_many_waits)?)
     } else {
         None
     };
-    let item = api.accept(&caller, &namespace, &actor, &headers, body, &share).await?;
+    let item = api.accept(&caller, &namespace, &actor, &headers, body, &turn).await?;
     if let Some(wait) = stream {
         return Ok(api.stream(item, wait));
     }
@@ -155,7 +204,8 @@ async fn submit(
 async fn complete(
     State(api): State<Arc<Api>>,
     Path((namespace, actor)): Path<(String, String)>,
-    Extension(share): Extension<Share>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(turn): Extension<Turn>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result {
@@ -164,14 +214,13 @@ async fn complete(
         #[serde(default)]
         stream: Option<bool>,
     }
-    let caller = api.identify(&headers).await?;
     let streamed: Option<Streamed> = serde_json::from_slice(&body).ok();
     if streamed.is_some_and(|request| request.stream == Some(true)) {
         let text = "stream: a queue has whole answers only; omit `stream`, or follow the job with Accept: text/event-stream at POST /v1/NAMESPACE/ACTOR";
         return Err(Refused::new(StatusCode::BAD_REQUEST, "stream_not_supported", text));
     }
     let _wait = api.place(&caller).ok_or_else(Refused::too_many_waits)?;
-    let item = api.accept(&caller, &namespace, &actor, &headers, body, &share).await?;
+    let item = api.accept(&caller, &namespace, &actor, &headers, body, &turn).await?;
     let time = preferred_wait(&headers).unwrap_or(api.limits.wait).min(api.limits.wait);
     api.wait(&item, time).await?;
     let shown = Shown::of(&api.gateway, &item).await?.ok_or_else(Refused::unknown_job)?;
@@ -182,8 +231,12 @@ async fn complete(
     payload(shown)
 }
 
-async fn show(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: HeaderMap) -> Result {
-    let caller = api.identify(&headers).await?;
+async fn show(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result {
     let item = api.item(&caller, &id)?;
     if is_stream(&headers) {
         let wait = api.place(&caller).ok_or_else(Refused::too_many_waits)?;
@@ -198,8 +251,11 @@ async fn show(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: Head
     api.told(&item, StatusCode::OK, time).await
 }
 
-async fn result(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: HeaderMap) -> Result {
-    let caller = api.identify(&headers).await?;
+async fn result(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(id): Path<String>,
+) -> Result {
     let item = api.item(&caller, &id)?;
     let shown = Shown::of(&api.gateway, &item).await?.ok_or_else(Refused::unknown_job)?;
     if !shown.is_final {
@@ -210,8 +266,11 @@ async fn result(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: He
     payload(shown)
 }
 
-async fn cancel(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: HeaderMap) -> Result {
-    let caller = api.identify(&headers).await?;
+async fn cancel(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(id): Path<String>,
+) -> Result {
     let item = api.item(&caller, &id)?;
     if !item.suffix.is_empty() {
         let text = "a child cannot be cancelled; cancel its job";
@@ -223,12 +282,34 @@ async fn cancel(State(api): State<Arc<Api>>, Path(id): Path<String>, headers: He
 
 /// A report of a sidecar, as the public Asya sends it.
 #[derive(Deserialize)]
-struct Report {
+pub struct Report {
     #[serde(default)]
     actors: Vec<String>,
     #[serde(default)]
     current_actor_idx: u16,
     status: Step,
+}
+
+impl From<Report> for Progress {
+    fn from(report: Report) -> Self {
+        Self {
+            current: report.current_actor_idx,
+            of: u16::try_from(report.actors.len()).unwrap_or(u16::MAX),
+            step: report.status,
+        }
+    }
+}
+
+/// Refuses reports about unknown jobs before their bodies take memory.
+async fn admit_report(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    request: Request,
+    next: Next,
+) -> Result {
+    let item = Item::parse(&id).ok_or_else(Refused::unknown_job)?;
+    gateway.store.job(item.job)?.ok_or_else(Refused::unknown_job)?;
+    Ok(next.run(request).await)
 }
 
 async fn progress(
@@ -237,12 +318,7 @@ async fn progress(
     Json(report): Json<Report>,
 ) -> Result<StatusCode> {
     let item = Item::parse(&id).ok_or_else(Refused::unknown_job)?;
-    let progress = Progress {
-        current: report.current_actor_idx,
-        of: u16::try_from(report.actors.len()).unwrap_or(u16::MAX),
-        step: report.status,
-    };
-    if gateway.report(&item, progress)? {
+    if gateway.report(&item, report.into())? {
         Ok(StatusCode::OK)
     } else {
         Err(Refused::unknown_job())
@@ -250,8 +326,8 @@ async fn progress(
 }
 
 impl Api {
-    async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Caller>> {
-        let identified = self.callers.identify(headers).await;
+    async fn identify(&self, headers: &HeaderMap, client: IpAddr) -> Result<Arc<Caller>> {
+        let identified = self.callers.identify(headers, client).await;
         identified.map_err(|error| self.not_answered(error))
     }
 
@@ -267,7 +343,7 @@ impl Api {
 
     /// A place to wait.
     fn place(&self, caller: &Caller) -> Option<Wait> {
-        self.waits.begin(&caller.user, &self.gateway.metrics)
+        self.waits.begin(&caller.tenant, &self.gateway.metrics)
     }
 
     /// Accepts a job, if the caller may send messages to every actor of its route. What is left to do is to wait, without the body.
@@ -278,7 +354,7 @@ impl Api {
         actor: &str,
         headers: &HeaderMap,
         body: Bytes,
-        share: &Share,
+        turn: &Turn,
     ) -> Result<Item> {
         let invalid = |message: String| {
             self.gateway.metrics.refused(Refusal::invalid);
@@ -286,6 +362,7 @@ impl Api {
         };
         let submission = Submission::parse(namespace, actor, headers, &body, self.limits.times)
             .map_err(|error| invalid(error.to_string()))?;
+        turn.end();
         for actor in &submission.route {
             let checked = self.check(caller, "create", SUBRESOURCE, namespace, actor).await;
             checked.inspect_err(|refused| {
@@ -298,9 +375,9 @@ impl Api {
             self.hosts.check(url).map_err(invalid)?;
         }
         let id = self.gateway.submit(caller, &submission).await?;
-        drop(body);
-        share.give_back();
-        Ok(Item::of(id))
+        let item = Item::of(id);
+        audit::job(&item.to_string());
+        Ok(item)
     }
 
     /// Whether a caller has a right on a subresource of an actor.
@@ -452,4 +529,39 @@ fn payload(shown: Shown) -> Result {
 fn is_stream(headers: &HeaderMap) -> bool {
     let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     accepts.is_some_and(|accepts| accepts.contains("text/event-stream"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_act_or_show_payloads_are_in_the_audit_log() {
+        let of = |method: Method, path: &str| {
+            describe(&method, path)
+                .map(|deed| format!("{} {} {}/{}", deed.action, deed.kind, deed.namespace, deed.name))
+        };
+        for (method, path, deed) in [
+            (Method::POST, "/v1/a/b", "submit AsyncActor a/b"),
+            (Method::POST, "/v1/a/b/chat/completions", "submit AsyncActor a/b"),
+            (Method::DELETE, "/jobs/1", "cancel Job /1"),
+            (Method::GET, "/jobs/1/result", "read-result Job /1"),
+            (Method::GET, "/queues/a/b/dlq", "read-dead-letters AsyncActor a/b"),
+            (
+                Method::POST,
+                "/queues/a/b/dlq/redrive",
+                "redrive-dead-letters AsyncActor a/b",
+            ),
+            (
+                Method::POST,
+                "/queues/a/b/dlq/drop",
+                "delete-dead-letters AsyncActor a/b",
+            ),
+        ] {
+            assert_eq!(of(method, path).as_deref(), Some(deed), "{path}");
+        }
+        for path in ["/", "/jobs/1", "/queues/a/b"] {
+            assert_eq!(of(Method::GET, path), None, "{path}");
+        }
+    }
 }

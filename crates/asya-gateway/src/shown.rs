@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use bytes::Bytes;
+use runway_callers::tenant::Tenant;
 use serde_json::value::RawValue;
 
 use crate::gateway::Gateway;
@@ -37,8 +38,13 @@ impl Shown {
     /// # Errors
     /// If the store fails, or there is no memory for the result.
     pub async fn of(gateway: &Gateway, item: &Item) -> Result<Option<Self>, Error> {
+        let Some(job) = gateway.store.job(item.job)? else {
+            return Ok(None);
+        };
         // The result and the JSON around it.
-        let taken = gateway.memory.take(2 * gateway.store.size(item)?).await?;
+        let tenant = Tenant::of_user(&job.user);
+        let taken = gateway.memory.take(&tenant, 2 * gateway.store.size(item)?).await?;
+        // It may have ended in the meantime.
         let Some(job) = gateway.store.job(item.job)? else {
             return Ok(None);
         };

@@ -625,3 +625,38 @@ async fn clients_that_never_read_hold_nothing_for_long() -> Result<()> {
     drop(idle);
     Ok(())
 }
+
+/// The response to a request whose body does not come.
+async fn without_body(address: &str, head: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let head =
+        format!("{head} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 60000\r\n\r\n{{");
+    stream.write_all(head.as_bytes()).await?;
+    let mut response = [0; 1024];
+    let length = stream.read(&mut response).await?;
+    Ok(String::from_utf8_lossy(&response[..length]).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_are_identified_before_their_bodies_are_read() -> Result<()> {
+    let world = World::start().await?;
+    let store = world.folder.path().join("jobs.redb");
+    let gateway = Gateway::start(&world, &store, &[]).await?;
+    let callers = format!("127.0.0.1:{}", gateway.port());
+    for path in [
+        "/v1/same/upper",
+        "/v1/same/upper/chat/completions",
+        "/queues/same/upper/dlq/drop",
+    ] {
+        let refused = without_body(&callers, &format!("POST {path}")).await?;
+        ensure!(refused.starts_with("HTTP/1.1 401"), "{path}: {refused}");
+    }
+    let absent = without_body(&callers, "POST /absent").await?;
+    ensure!(absent.starts_with("HTTP/1.1 404"), "{absent}");
+    let sidecars = gateway.progress_url();
+    let sidecars = sidecars.trim_start_matches("http://");
+    let path = format!("/envelopes/{}/progress", "0".repeat(32));
+    let unknown = without_body(sidecars, &format!("POST {path}")).await?;
+    ensure!(unknown.starts_with("HTTP/1.1 404"), "{unknown}");
+    Ok(())
+}

@@ -1,10 +1,11 @@
-//! RBAC rules of the operator: only those that it uses. It does not read Secrets.
+//! RBAC rules of the operator: only those that it uses. Of Secrets it reads and writes those with one name, which are its own.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_api::labels;
 use runway_operator::access::{named, rule};
 use runway_operator::lease;
 
+use crate::names;
 use crate::targets::{DEPLOYMENT, INFERENCE_SERVICE, KNOWN, STATEFUL_SET};
 
 /// Rules of the operator's ClusterRole.
@@ -20,6 +21,11 @@ pub fn access() -> Vec<PolicyRule> {
             &["get", "list", "watch", "create", "patch", "delete"],
         ),
         rule("", &["configmaps"], &["list", "watch", "create", "patch", "delete"]),
+        // Server-side apply creates an object by its name, so that the name bounds this right too.
+        named(
+            rule("", &["secrets"], &["list", "watch", "create", "patch", "delete"]),
+            &[names::BROKER_SECRET],
+        ),
         rule(
             "keda.sh",
             &["scaledobjects", "triggerauthentications"],

@@ -21,14 +21,16 @@ use runway_operator::echo::{Echo, revision};
 use runway_operator::kubelet;
 use runway_operator::object::Kind;
 use runway_operator::packed::{Packed, Text};
+use runway_operator::process::Process;
+use runway_operator::scope::{Apis, Namespaces};
 use runway_operator::store::{Change, Kinds, Store};
 use runway_operator::watch::{crd, events, noticing, watched};
 use tokio::task::JoinSet;
 
-use crate::needs;
-use crate::object::{Found, Key, Objects};
+use crate::object::{Found, Key, Objects, SECRET};
 use crate::queues::Id;
 use crate::targets::KNOWN;
+use crate::{names, needs};
 
 /// Namespace and name.
 type Place = (String, String);
@@ -36,6 +38,7 @@ type Place = (String, String);
 /// Everything the operator reads, beside the actors.
 pub(crate) struct Caches {
     client: Client,
+    namespaces: Namespaces,
     wake: Wake<Packed<AsyncActor>>,
     /// Our own writes.
     written: Arc<Echo<DynamicObject>>,
@@ -72,9 +75,14 @@ struct Read {
 
 impl Caches {
     /// Caches that requeue actors through `wake`, and show what was written before the watches do.
-    pub(crate) fn new(client: Client, wake: Wake<Packed<AsyncActor>>, written: Arc<Echo<DynamicObject>>) -> Arc<Self> {
+    pub(crate) fn new(
+        process: &Process,
+        wake: Wake<Packed<AsyncActor>>,
+        written: Arc<Echo<DynamicObject>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            client,
+            client: process.client.clone(),
+            namespaces: process.namespaces.clone(),
             wake,
             written,
             // Without its first list, a target that exists would be taken for missing.
@@ -91,7 +99,7 @@ impl Caches {
         let wake = self.wake.clone();
         tasks.spawn(self.pods.clone().follow(
             watched::<Pod>(
-                Api::all(self.client.clone()),
+                self.namespaces.apis(&self.client),
                 watcher::Config::default().labels(labels::ASYA_ACTOR),
             ),
             |pod| Some(kubelet::without_spec(pod)),
@@ -205,7 +213,8 @@ impl Caches {
     }
 
     fn follow(self: Arc<Self>, kind: Kind, version: &str, store: Store<Sighting>) -> BoxFuture<'static, ()> {
-        let (client, resource) = (self.client.clone(), kind.resource_in(version));
+        let (client, namespaces) = (self.client.clone(), self.namespaces.clone());
+        let resource = kind.resource_in(version);
         let this = self.clone();
         let changed = move |change: &Change<'_, Sighting>| this.changed(kind, change);
         let written = self.written.clone();
@@ -214,8 +223,13 @@ impl Caches {
         };
         if needs::MADE.contains(&kind) {
             let ours = format!("{}={}", labels::RECOMMENDED_MANAGED_BY, labels::ASYA_MANAGER);
-            let api: Api<DynamicObject> = Api::all_with(client, &resource);
-            let events = events(api, watcher::Config::default().labels(&ours));
+            let apis: Apis<DynamicObject> = namespaces.apis_of(&client, &resource);
+            let mut config = watcher::Config::default().labels(&ours);
+            if kind == SECRET {
+                // The operator may read no other.
+                config = config.fields(&format!("metadata.name={}", names::BROKER_SECRET));
+            }
+            let events = events(apis, config);
             let events = noticing(events, written, kind.kind, missed);
             let keep = |object: DynamicObject| {
                 Some(Sighting {
@@ -225,14 +239,14 @@ impl Caches {
             };
             return store.follow(events, keep, changed).boxed();
         }
-        let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
+        let apis: Apis<PartialObjectMeta<DynamicObject>> = namespaces.apis_of(&client, &resource);
         let keep = |object: PartialObjectMeta<DynamicObject>| {
             Some(Sighting {
                 revision: revision(&object),
                 whole: None,
             })
         };
-        let events = events(api, watcher::Config::default());
+        let events = events(apis, watcher::Config::default());
         let events = noticing(events, written, kind.kind, missed);
         store.follow(events, keep, changed).boxed()
     }
@@ -337,6 +351,7 @@ mod tests {
     use kube::client::Body;
     use runway_operator::controller;
     use serde_json::json;
+    use tokio_util::sync::CancellationToken;
     use tower::service_fn;
 
     use super::*;
@@ -362,7 +377,11 @@ mod tests {
     async fn a_workload_that_was_created_and_deleted_while_its_watch_was_away_is_noticed() {
         let (wake, mut woken) = controller::wake();
         let written = Arc::<Echo<DynamicObject>>::default();
-        let caches = Caches::new(empty(), wake, written.clone());
+        let caches = Caches::new(
+            &Process::alone(empty(), CancellationToken::new()),
+            wake,
+            written.clone(),
+        );
         let id = ("ns".to_owned(), "a".to_owned());
         caches.interest.lock().also_needs(&id, &[Key::new(STATEFUL_SET, "a")]);
         let mut workload = DynamicObject::new("a", &STATEFUL_SET.resource()).within("ns");

@@ -2,6 +2,8 @@
 
 use runway_operator::json;
 
+use crate::transports::{RabbitMq, SecretKey};
+
 /// Actor at which successful routes end (wire protocol, section 4).
 pub const HAPPY_END: &str = "happy-end";
 /// Actor at which failed routes end.
@@ -10,6 +12,26 @@ pub const ERROR_END: &str = "error-end";
 pub const RUNTIME_CONFIG_MAP: &str = "asya-runtime";
 /// Key of the runtime in the ConfigMap.
 pub const RUNTIME_SCRIPT: &str = "asya_runtime.py";
+
+/// Secret with the user of a namespace at the broker, one per namespace.
+pub const BROKER_SECRET: &str = "asya-broker";
+/// Volume with the credentials of the sidecar.
+pub const CREDENTIALS: &str = "asya-credentials";
+/// Folder in which the sidecar finds them.
+pub const CREDENTIALS_DIR: &str = "/var/run/secrets/asya";
+/// Key of the name of the user.
+pub const BROKER_USERNAME: &str = "username";
+/// Key of its password.
+pub const BROKER_PASSWORD: &str = "password";
+
+/// Secret and key with the password of the sidecars of a namespace, if they have one.
+pub fn password(rabbit: &RabbitMq) -> Option<SecretKey> {
+    let own = rabbit.tenants.as_ref().map(|_| SecretKey {
+        name: BROKER_SECRET.to_owned(),
+        key: BROKER_PASSWORD.to_owned(),
+    });
+    own.or_else(|| rabbit.password_secret_ref.clone())
+}
 
 /// KEDA names its HPA `keda-hpa-NAME`, which must fit into 63 characters.
 const SCALER_MAX: usize = 54;

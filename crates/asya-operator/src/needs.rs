@@ -5,11 +5,11 @@ use runway_api::AsyncActor;
 use runway_operator::object::Kind;
 
 use crate::names;
-use crate::object::{CONFIG_MAP, Found, Key, Objects, SCALED_OBJECT, TRIGGER_AUTHENTICATION};
+use crate::object::{CONFIG_MAP, Found, Key, Objects, SCALED_OBJECT, SECRET, TRIGGER_AUTHENTICATION};
 use crate::targets::{self, DEPLOYMENT, KNOWN, STATEFUL_SET};
 
 /// Kinds that are created for actors and are never a target.
-pub const MADE: [Kind; 3] = [CONFIG_MAP, SCALED_OBJECT, TRIGGER_AUTHENTICATION];
+pub const MADE: [Kind; 4] = [CONFIG_MAP, SECRET, SCALED_OBJECT, TRIGGER_AUTHENTICATION];
 
 /// All kinds that plans read: those created for actors, and all targets.
 pub fn kinds() -> Vec<Kind> {
@@ -55,6 +55,7 @@ pub(crate) fn children(actor: &AsyncActor) -> Vec<Key> {
     let name = actor.name_any();
     vec![
         Key::new(CONFIG_MAP, names::RUNTIME_CONFIG_MAP),
+        Key::new(SECRET, names::BROKER_SECRET),
         Key::new(DEPLOYMENT, &name),
         Key::new(STATEFUL_SET, &name),
         Key::new(DEPLOYMENT, names::proxy(&name)),

@@ -10,6 +10,8 @@ use runway_operator::object::Kind;
 
 /// ConfigMap.
 pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
+/// Secret.
+pub const SECRET: Kind = Kind::new("", "v1", "Secret", "secrets");
 /// KEDA's TriggerAuthentication: the credentials for the metric.
 pub const TRIGGER_AUTHENTICATION: Kind =
     Kind::new("keda.sh", "v1alpha1", "TriggerAuthentication", "triggerauthentications");

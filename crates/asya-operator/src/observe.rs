@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::AsyncActor;
+use runway_asya_transport::tenants::Credentials;
 use runway_operator::apply::Executor;
 use runway_operator::clock;
 
@@ -67,6 +68,10 @@ pub struct Observed {
     pub queue: QueueState,
     /// Configured transports.
     pub transports: Arc<Transports>,
+    /// User of the namespace at the broker, or why it is unknown. Absent if the transport has no such users, and offline.
+    pub tenant: Option<Result<Credentials, String>>,
+    /// Whether no other actor of the namespace remains.
+    pub is_last: bool,
     /// Settings of the operator.
     pub settings: Arc<Settings>,
     /// Current time.
@@ -111,10 +116,26 @@ pub(crate) async fn observe(context: &Context, actor: Arc<AsyncActor>) -> Result
         rivals,
         queue: queue(context, &actor),
         transports: context.configuration.now(),
+        tenant: tenant(context, &actor),
+        is_last: context.rivals.is_last(&namespace, &name),
         settings: context.settings.clone(),
         now: clock::now(),
         actor,
     })
+}
+
+/// The user of an actor's namespace at its broker.
+fn tenant(context: &Context, actor: &AsyncActor) -> Option<Result<Credentials, String>> {
+    let transports = context.configuration.now();
+    let Ok(Transport::RabbitMq(broker)) = transports.get(&actor.spec.transport) else {
+        return None;
+    };
+    let namespace = actor.namespace().unwrap_or_default();
+    let credentials = broker
+        .tenants
+        .as_ref()?
+        .credentials(broker, &namespace, context.queues.secrets());
+    Some(credentials.map_err(|error| error.to_string()))
 }
 
 /// The state of the actor's queue.

@@ -39,8 +39,13 @@ pub enum QueueState {
 pub enum QueueWork {
     /// Create the queues, unless they exist.
     Ensure(Queues),
-    /// Delete the queues, unless they hold messages.
-    Remove(Queues),
+    /// Delete the queues, unless they hold messages; with the last actor of its namespace also the user of the namespace.
+    Remove {
+        /// The queues.
+        queues: Queues,
+        /// Whether no other actor of the namespace remains.
+        is_last: bool,
+    },
 }
 
 /// The queues of an actor.
@@ -52,6 +57,8 @@ pub struct Queues {
     pub name: String,
     /// Name of its dead-letter queue, if the transport has them.
     pub dead_letters: Option<String>,
+    /// Namespace, if it has a user of its own at the broker.
+    pub tenant: Option<String>,
     /// Second name of the actor's own queue, if any.
     pub alias: Option<Alias>,
     /// Queues of the namespace at which every route can end: created with the first actor, never deleted with one.
@@ -126,6 +133,7 @@ pub(crate) fn queues(actor: &AsyncActor, transport: &Transport) -> Queues {
     };
     Queues {
         transport: actor.spec.transport.clone(),
+        tenant: transport.tenants().map(|_| namespace.clone()),
         alias: Alias::of(actor),
         dead_letters: transport.queues().dlq.enabled.then(|| names::dead_letters(&name)),
         ends: [end(names::HAPPY_END), end(names::ERROR_END)]

@@ -1,9 +1,10 @@
 //! The spec of an actor, parsed into narrow types, so that building objects from it cannot fail. Pure.
 
+use k8s_openapi::api::core::v1::EnvVar;
 use kube::ResourceExt;
 use runway_api::async_actor::{
-    AskedStrategy, HandlerMode, OnConflict, ProxyPods, PullPolicy, Runtime, Scaling, WorkloadKind, WorkloadRef,
-    messages,
+    AskedStrategy, HandlerMode, OnConflict, ProxyPods, PullPolicy, RESERVED_VARIABLES, RUNTIME_ENV, Runtime, Scaling,
+    WorkloadKind, WorkloadRef, messages,
 };
 use runway_api::{AsyncActor, name};
 use runway_operator::address::{Address, check_url};
@@ -195,6 +196,11 @@ pub fn violations(actor: &AsyncActor) -> Vec<String> {
         );
         let commanded = |(name, body): &(&str, &Value)| *name == RUNTIME && body.get("command").is_some();
         say(containers.iter().any(commanded), messages::NO_COMMAND);
+        let own = containers.iter().filter(|(name, _)| *name == RUNTIME);
+        let set = own.flat_map(|(_, body)| body["env"].as_array().into_iter().flatten());
+        for name in reserved(set.filter_map(|variable| variable["name"].as_str())) {
+            say(true, &messages::reserved(RUNTIME_ENV, name));
+        }
         let size = json::size(&workload.template);
         say(
             size > MAX_TEMPLATE,
@@ -234,6 +240,14 @@ pub fn violations(actor: &AsyncActor) -> Vec<String> {
             Some(Err(Address::NoUrl)) => say(true, messages::URL),
             Some(Err(Address::Hidden)) => say(true, messages::URL_HIDDEN),
             _ => {}
+        }
+        for name in reserved(names_of(&runtime.env)) {
+            say(true, &messages::reserved("runtime.env", name));
+        }
+    }
+    if let Some(sidecar) = &spec.sidecar {
+        for name in reserved(names_of(&sidecar.env)) {
+            say(true, &messages::reserved("sidecar.env", name));
         }
     }
     if let Some(timeout) = &spec.timeout {
@@ -291,6 +305,15 @@ pub fn violations(actor: &AsyncActor) -> Vec<String> {
     wrong
 }
 
+/// The reserved ones of these environment variables.
+fn reserved<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+    names.filter(|name| RESERVED_VARIABLES.contains(name))
+}
+
+fn names_of(env: &[EnvVar]) -> impl Iterator<Item = &str> {
+    env.iter().map(|variable| variable.name.as_str())
+}
+
 fn named<'a>(template: &'a Map<String, Value>, list: &str) -> Vec<(&'a str, &'a Value)> {
     let containers = template
         .get("spec")
@@ -319,6 +342,33 @@ fn is_python_path(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reserved_variable_is_rejected_wherever_a_container_of_the_operator_gets_it() {
+        let wrong = |spec: serde_json::Value| {
+            let actor = serde_json::json!({"apiVersion": "asya.sh/v1alpha1", "kind": "AsyncActor", "metadata": {"name": "a"}, "spec": spec});
+            violations(&serde_json::from_value(actor).unwrap())
+        };
+        for name in RESERVED_VARIABLES {
+            let env =
+                serde_json::json!([{"name": "ASYA_LOG_LEVEL", "value": "debug"}, {"name": name, "value": "payments"}]);
+            let template = serde_json::json!({"spec": {"containers": [{"name": RUNTIME, "image": "i"}, {"name": "other", "env": env}]}});
+            let mut own = template.clone();
+            own["spec"]["containers"][0]["env"] = env.clone();
+            let standalone =
+                |template| serde_json::json!({"transport": "rabbitmq", "workload": {"template": template}});
+            assert_eq!(wrong(standalone(template.clone())), Vec::<String>::new());
+            assert_eq!(wrong(standalone(own)), [messages::reserved(RUNTIME_ENV, name)]);
+            let mut sidecar = standalone(template);
+            sidecar["sidecar"] = serde_json::json!({"env": env});
+            assert_eq!(wrong(sidecar), [messages::reserved("sidecar.env", name)]);
+            let bound = serde_json::json!({
+                "transport": "rabbitmq", "runtime": {"image": "i", "handler": "a.b", "env": env},
+                "workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"},
+            });
+            assert_eq!(wrong(bound), [messages::reserved("runtime.env", name)]);
+        }
+    }
 
     #[test]
     fn too_large_template_is_rejected_with_its_size() {

@@ -57,6 +57,7 @@ pub(crate) struct Rivals {
 
 struct Known {
     generation: Option<i64>,
+    is_deleting: bool,
     binding: Option<Arc<Rival>>,
 }
 
@@ -66,13 +67,26 @@ impl Rivals {
         // A deletion is a new generation.
         let generation = actor.metadata.generation;
         let binding = Rival::of(actor).map(Arc::new);
-        let before = self.known.lock().insert(key(actor), Known { generation, binding });
+        let known = Known {
+            generation,
+            is_deleting: actor.metadata.deletion_timestamp.is_some(),
+            binding,
+        };
+        let before = self.known.lock().insert(key(actor), known);
         before.is_none_or(|before| before.generation != generation)
     }
 
     /// Forgets an actor. Returns whether it was recorded.
     pub(crate) fn forget(&self, id: &Id) -> bool {
         self.known.lock().remove(id).is_some()
+    }
+
+    /// Whether no other actor of the namespace remains: of those that are being deleted, the last one in order counts.
+    pub(crate) fn is_last(&self, namespace: &str, actor: &str) -> bool {
+        let known = self.known.lock();
+        let from = (namespace.to_owned(), String::new());
+        let mut of_namespace = known.range(from..).take_while(|(id, _)| id.0 == namespace);
+        of_namespace.all(|(id, other)| other.is_deleting && id.1.as_str() <= actor || id.1 == actor)
     }
 
     /// The bindings of the other actors in the namespace of an actor.
@@ -115,6 +129,26 @@ mod tests {
         }
         let names: Vec<String> = rivals.of("a", "own").iter().map(|rival| rival.name.clone()).collect();
         assert_eq!(names, ["other"]);
+    }
+
+    #[test]
+    fn one_actor_is_the_last_of_its_namespace() {
+        let rivals = Rivals::default();
+        let deleting = |name: &str| {
+            let mut actor = actor("a", name, 2, None);
+            actor.metadata.deletion_timestamp = Some(Timestamp::UNIX_EPOCH.into());
+            actor
+        };
+        for name in ["first", "second"] {
+            rivals.record(&actor("a", name, 1, None));
+        }
+        rivals.record(&actor("ab", "elsewhere", 1, None));
+        rivals.record(&deleting("second"));
+        assert!(!rivals.is_last("a", "second"));
+        rivals.record(&deleting("first"));
+        assert!(rivals.is_last("a", "second") && !rivals.is_last("a", "first"));
+        rivals.forget(&("a".to_owned(), "second".to_owned()));
+        assert!(rivals.is_last("a", "first"));
     }
 
     #[test]

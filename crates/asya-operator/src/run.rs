@@ -31,9 +31,10 @@ pub async fn run(process: Process, args: Args) -> Result<(), transports::Error> 
     let client = process.client.clone();
     let events = Events::start(client.clone(), labels::ASYA_MANAGER);
     let executor = Executor::new(client.clone(), labels::ASYA_MANAGER, labels::ASYA_FINALIZER, events)
-        .traced(process.traces.clone());
+        .traced(process.traces.clone())
+        .within(&process.namespaces);
     let (wake, woken) = controller::wake();
-    let caches = Caches::new(client.clone(), wake.clone(), executor.children.clone());
+    let caches = Caches::new(&process, wake.clone(), executor.children.clone());
     let queues = Arc::new(Keeper::new(&configuration.now(), &args.secrets.secrets_dir));
 
     let targets_listed = process.health.waits_for("the lists of targets");

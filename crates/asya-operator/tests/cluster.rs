@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
-use runway_api::async_actor::{Mode, RUNTIME_INJECTED, SCALING_READY, WORKLOAD_READY, messages};
+use runway_api::async_actor::{Mode, RUNTIME_ENV, RUNTIME_INJECTED, SCALING_READY, WORKLOAD_READY, messages};
 use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActorStatus, ModelDeployment, labels};
 use runway_asya_operator::policy;
@@ -53,6 +53,7 @@ fn containers(deployment: &Deployment) -> Vec<String> {
         .unwrap_or_default()
 }
 
+#[allow(clippy::too_many_lines, reason = "one life, in order")]
 #[tokio::test]
 async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
     let bed = Bed::start().await?;
@@ -60,7 +61,7 @@ async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
     let _operator = bed.operator().await?;
     let before = bed.model_server("vllm").await?;
 
-    // Bound: two containers more, at the end, and nothing else of the target is another.
+    // Bound: two containers more, at the end, a volume with their credentials, and nothing else of the target is another.
     let scaling = json!({"enabled": true, "minReplicaCount": 0});
     bed.create("embed", with(bound("Deployment", "vllm"), "scaling", scaling))
         .await?;
@@ -77,6 +78,15 @@ async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
         .as_array_mut()
         .context("a list")?
         .truncate(1);
+    let volumes = without["spec"]["template"]["spec"]
+        .as_object_mut()
+        .context("a spec")?
+        .remove("volumes");
+    let volumes = volumes.unwrap_or_default();
+    ensure!(
+        volumes.as_array().is_some_and(|all| all.len() == 1) && volumes[0]["name"] == "asya-credentials",
+        "{volumes}"
+    );
     without["spec"]["template"]["metadata"]["labels"]
         .as_object_mut()
         .context("labels")?
@@ -158,7 +168,11 @@ async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
     let requests = audit::of_user(&bed.cluster.audit().await?.since(mark).await?, labels::ASYA_MANAGER);
     let forbidden: Vec<_> = requests.iter().filter(|r| r.code == 403).collect();
     ensure!(forbidden.is_empty(), "{forbidden:?}");
-    ensure!(requests.iter().all(|r| r.resource != "secrets"));
+    ensure!(
+        requests
+            .iter()
+            .all(|r| r.resource != "secrets" || r.name == "asya-broker")
+    );
     Ok(())
 }
 
@@ -377,6 +391,7 @@ async fn binding_stops_after_repeated_conflicts() -> Result<()> {
     bed.delete("fight").await
 }
 
+#[allow(clippy::too_many_lines, reason = "one life, in order")]
 #[tokio::test]
 async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
     let bed = Bed::start().await?;
@@ -395,7 +410,22 @@ async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
     let mut without_runtime = bound("Deployment", "x");
     without_runtime.as_object_mut().context("an object")?.remove("runtime");
     let scaling = |scaling: Value| with(bound("Deployment", "x"), "scaling", scaling);
+    let env = json!([{"name": "X", "value": "1"}, {"name": "ASYA_NAMESPACE", "value": "team-b"}]);
+    let mut runtime_env = bound("Deployment", "x");
+    runtime_env["runtime"]["env"] = env.clone();
+    let reserved = |field: &str| messages::reserved(field, "ASYA_NAMESPACE");
+    let [of_sidecar, of_runtime, of_template] =
+        [reserved("sidecar.env"), reserved("runtime.env"), reserved(RUNTIME_ENV)];
     let cases = [
+        (
+            with(template(json!([runtime])), "sidecar", json!({"env": env})),
+            &*of_sidecar,
+        ),
+        (runtime_env, &*of_runtime),
+        (
+            template(json!([{"name": "other", "env": []}, {"name": "asya-runtime", "image": "x", "env": env}])),
+            &*of_template,
+        ),
         (json!({"transport": "rabbitmq"}), messages::XOR),
         (both, messages::XOR),
         (without_runtime, messages::RUNTIME_MISSING),
@@ -450,7 +480,9 @@ async fn invalid_input_is_rejected_with_field_and_remedy() -> Result<()> {
     }
     let two = template(json!([runtime, runtime]));
     ensure!(bed.create("bad", two).await.is_err(), "two containers of one name");
-    bed.create("good", template(json!([runtime]))).await?;
+    let mut good = template(json!([runtime, {"name": "other", "image": "x", "env": env}]));
+    good["sidecar"] = json!({"env": [{"name": "ASYA_LOG_LEVEL", "value": "debug"}]});
+    bed.create("good", good).await?;
 
     // Who may not update a target may not bind to it.
     let (rule, binding) = policy::policy();

@@ -18,6 +18,7 @@ use runway_api::async_actor::{SCALING_READY, WORKLOAD_READY};
 use runway_api::condition::Conditions;
 use runway_api::{AsyncActor, AsyncActorStatus};
 use runway_asya_operator::queue::QueueState;
+use runway_asya_transport::tenants::Credentials;
 use runway_operator::apply::Error;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -25,6 +26,7 @@ use serde_json::Value;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Given {
     now: Timestamp,
     #[serde(default)]
@@ -35,6 +37,12 @@ struct Given {
     keda: bool,
     #[serde(default = "yes", rename = "managesQueues")]
     manages_queues: bool,
+    /// Password of the user of the namespace, or why it is unknown.
+    password: Option<String>,
+    unknown: Option<String>,
+    /// Whether no other actor of the namespace remains.
+    #[serde(default)]
+    last: bool,
     /// Whether the actor reaches a steady state without a change of time.
     #[serde(default = "yes")]
     rests: bool,
@@ -72,6 +80,16 @@ fn golden_cases_give_the_expected_plans() {
         let given: Given = yaml(&folder.join("given.yaml"));
         let mut world = World::new(yaml(&folder.join("actor.yaml")), given.now);
         world.others = given.others;
+        let credentials = |password| Credentials {
+            username: "asya_team".to_owned(),
+            password,
+        };
+        world.tenant = given
+            .password
+            .map(credentials)
+            .map(Ok)
+            .or_else(|| given.unknown.map(Err));
+        world.is_last = given.last;
         (world.keda, world.manages_queues) = (given.keda, given.manages_queues);
         world.queue = match given.queue {
             Queue::Unknown => QueueState::Unknown,

@@ -6,12 +6,16 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use bed::{Bed, NAMESPACE, PATIENCE, arguments, with_management};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use runway_api::AsyncActorStatus;
-use runway_api::async_actor::TRANSPORT_READY;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use runway_api::async_actor::{BrokerUser, TRANSPORT_READY};
 use runway_api::condition::Conditions;
+use runway_api::{AsyncActor, AsyncActorStatus};
+use runway_asya_transport::rabbitmq::RabbitMq as RabbitMqTransport;
+use runway_asya_transport::{Message, PublishError, Transport as _};
 use runway_testbed::pipeline::{Broker, Kind};
 use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, eventually, sqs};
 use serde_json::{Value, json};
@@ -118,6 +122,221 @@ async fn alias_on_rabbitmq_is_created_bound_and_kept() -> Result<()> {
     ensure!(broker.ready("asya-old").await? == 3);
     ensure!(broker.ready("asya-default_old").await.is_err(), "it was empty");
     Ok(())
+}
+
+/// Each namespace has a user, which can use its own queues and no others, until its last actor is gone.
+#[allow(clippy::too_many_lines, reason = "one life, in order")]
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_of_rabbitmq_are_kept_apart() -> Result<()> {
+    let (bed, rabbit, transports) = with_management(json!({})).await?;
+    let (host, port) = rabbit.address();
+    let secrets = tempfile::tempdir()?;
+    fs::create_dir(secrets.path().join("admin"))?;
+    fs::write(secrets.path().join("admin/password"), "guest")?;
+    fs::write(secrets.path().join("admin/key"), "0123456789abcdef0123456789abcdef")?;
+    let mut transports: Value = serde_json::from_str(&transports)?;
+    let reference = |key: &str| json!({"name": "admin", "key": key});
+    transports["transports"]["rabbitmq"]["namespaces"] = json!(["team-a", "team-b"]);
+    transports["transports"]["rabbitmq"]["config"]["tenants"] =
+        json!({"username": "guest", "passwordSecretRef": reference("password"), "keySecretRef": reference("key")});
+    let args = arguments(&transports.to_string(), secrets.path().to_owned());
+    let operator = bed.operator_with(args.clone()).await?;
+
+    bed.create("stranger", standalone("rabbitmq")).await?;
+    says(
+        &bed,
+        "stranger",
+        "TransportNotAllowed: spec.transport: 'rabbitmq' is not available to namespace 'default'",
+    )
+    .await?;
+    let guest = Broker::connect(&rabbit.url()).await?;
+    ensure!(guest.ready("asya-default_stranger").await.is_err(), "it has a queue");
+
+    let mut users = Vec::new();
+    for namespace in ["team-a", "team-b"] {
+        let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace}}))?;
+        Api::all(bed.admin.clone())
+            .create(&PostParams::default(), &object)
+            .await?;
+        let actors: Api<AsyncActor> = Api::namespaced(bed.admin.clone(), namespace);
+        for name in ["first", "second"] {
+            let actor = json!({"apiVersion": "asya.sh/v1alpha1", "kind": "AsyncActor", "metadata": {"name": name},
+                "spec": standalone("rabbitmq")});
+            actors
+                .create(&PostParams::default(), &serde_json::from_value(actor)?)
+                .await?;
+            eventually(PATIENCE, async || {
+                let status = actors.get(name).await?.status.unwrap_or_default();
+                let ready = status.conditions.is_true(TRANSPORT_READY);
+                ensure!(ready && status.broker_user == Some(BrokerUser::Namespace), "{status:?}");
+                Ok(())
+            })
+            .await?;
+        }
+        let pods: Api<Deployment> = Api::namespaced(bed.admin.clone(), namespace);
+        let text = serde_json::to_string(&pods.get("first").await?.spec)?;
+        ensure!(
+            text.contains(&format!("asya_{namespace}")) && text.contains("asya-broker"),
+            "{text}"
+        );
+        users.push(sign_in(&bed, namespace, (host.to_string(), port)).await?);
+    }
+    let [alice, bob] = [&users[0], &users[1]];
+
+    // Each receives its own messages, and sends to its own actors with its verified name.
+    let transport = RabbitMqTransport::start(sidecar(bob, "team-b")?);
+    guest.publish("asya-team-b_first", b"{}").await?;
+    let delivery = transport.receive().await.context("no message")?;
+    let none = Vec::new();
+    let message = |queue| Message {
+        queue,
+        body: b"{}"[..].into(),
+        headers: &none,
+        index: 0,
+    };
+    transport
+        .publish(Some(&delivery.receipt), &message("asya-team-b_second"))
+        .await?;
+    transport
+        .publish(Some(&delivery.receipt), &message("asya-team-b_first_dlq"))
+        .await?;
+    let foreign = transport
+        .publish(Some(&delivery.receipt), &message("asya-team-a_second"))
+        .await;
+    ensure!(matches!(foreign, Err(PublishError::NoQueue(_))), "{foreign:?}");
+    transport.acknowledge(delivery.receipt).await;
+    let (_, properties) = guest.consume("asya-team-b_second").await?.next(PATIENCE).await?;
+    ensure!(
+        properties
+            .user_id()
+            .as_ref()
+            .is_some_and(|user| user.as_str() == "asya_team-b"),
+        "{properties:?}"
+    );
+
+    // The user of another namespace cannot do any of this.
+    guest.publish("asya-team-b_second", b"{}").await?;
+    let refused = |what: &str, done: Result<()>| {
+        let error = done.err().map_or_else(String::new, |error| format!("{error:#}"));
+        ensure!(
+            error.contains("ACCESS_REFUSED") || error.contains("ACCESS-REFUSED"),
+            "{what}: {error}"
+        );
+        Ok(())
+    };
+    let connect = || Broker::connect(alice);
+    refused(
+        "consume",
+        connect().await?.consume("asya-team-b_second").await.map(drop),
+    )?;
+    refused("purge", connect().await?.purge("asya-team-b_second").await.map(drop))?;
+    refused("delete", connect().await?.delete("asya-team-b_second").await)?;
+    refused("declare", connect().await?.declare("asya-team-a_mine").await)?;
+    refused(
+        "bind",
+        connect()
+            .await?
+            .bind("asya-team-b_second", "asya-team-a_actors", "x")
+            .await,
+    )?;
+    for exchange in ["", "asya", "amq.topic", "asya-team-b_actors"] {
+        let sent = connect().await?.publish_to(exchange, "asya-team-b_second", b"{}").await;
+        refused(exchange, sent)?;
+    }
+    let own = connect()
+        .await?
+        .publish_to("asya-team-a_actors", "asya-team-b_second", b"{}")
+        .await;
+    ensure!(
+        own.is_err_and(|error| error.to_string().contains("has no queue")),
+        "it was sent"
+    );
+    let forged = lapin::BasicProperties::default().with_user_id("asya_team-b".into());
+    let sent = connect()
+        .await?
+        .send("asya_reply", "asya_reply_gateway", b"{}", forged)
+        .await;
+    ensure!(
+        sent.is_err_and(|error| format!("{error:#}").contains("user_id")),
+        "another name was accepted"
+    );
+    ensure!(guest.ready("asya-team-b_second").await? == 1, "it was touched");
+
+    // A new key changes the passwords, at the broker and in the Secrets.
+    drop(operator);
+    fs::write(
+        secrets.path().join("admin/key"),
+        "another key of at least 32 characters",
+    )?;
+    let _operator = bed.operator_with(args).await?;
+    eventually(PATIENCE, async || {
+        let renewed = sign_in(&bed, "team-a", (host.to_string(), port)).await?;
+        ensure!(renewed != *alice);
+        Broker::connect(&renewed).await?;
+        Ok(())
+    })
+    .await?;
+    ensure!(connect().await.is_err(), "the previous password is still accepted");
+    // A sidecar signs in with the password that its file has at this time, as the kubelet updates it.
+    let file = tempfile::NamedTempFile::new()?;
+    let password = |url: &str| url.split([':', '@']).nth(2).map(str::to_owned).context("no password");
+    fs::write(file.path(), password(bob)?)?;
+    let mut config = sidecar(bob, "team-b")?;
+    config.password_file = Some(file.path().to_owned());
+    let transport = RabbitMqTransport::start(config);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    ensure!(!transport.is_connected(), "the previous password is accepted");
+    eventually(PATIENCE, async || {
+        let renewed = sign_in(&bed, "team-b", (host.to_string(), port)).await?;
+        fs::write(file.path(), format!("{}\n", password(&renewed)?))?;
+        ensure!(transport.is_connected(), "the new password is not used");
+        Ok(())
+    })
+    .await?;
+
+    // With the last actor of the namespace, its user and its Secret go.
+    let alice = &sign_in(&bed, "team-a", (host.to_string(), port)).await?;
+    let bobs = sign_in(&bed, "team-b", (host.to_string(), port)).await?;
+    let actors: Api<AsyncActor> = Api::namespaced(bed.admin.clone(), "team-a");
+    let kept: Api<Secret> = Api::namespaced(bed.admin.clone(), "team-a");
+    for (name, remains) in [("first", true), ("second", false)] {
+        actors.delete(name, &DeleteParams::background()).await?;
+        eventually(PATIENCE, async || {
+            ensure!(actors.get_opt(name).await?.is_none());
+            Ok(())
+        })
+        .await?;
+        ensure!(kept.get_opt("asya-broker").await?.is_some() == remains, "{name}");
+    }
+    ensure!(Broker::connect(alice).await.is_err(), "the user is still there");
+    Broker::connect(&bobs).await?;
+    Ok(())
+}
+
+/// URL of the broker with the user in the Secret of a namespace.
+async fn sign_in(bed: &Bed, namespace: &str, (host, port): (String, u16)) -> Result<String> {
+    let secrets: Api<Secret> = Api::namespaced(bed.admin.clone(), namespace);
+    let data = secrets.get("asya-broker").await?.data.context("no data")?;
+    let text = |key: &str| Ok::<_, anyhow::Error>(String::from_utf8(data.get(key).context("no key")?.0.clone())?);
+    Ok(format!(
+        "amqp://{}:{}@{host}:{port}/%2f",
+        text("username")?,
+        text("password")?
+    ))
+}
+
+/// The sidecar's connection, with the settings that its container has.
+fn sidecar(url: &str, namespace: &str) -> Result<runway_asya_transport::rabbitmq::Config> {
+    let exchange = format!("--rabbitmq-publish-exchange=asya-{namespace}_actors");
+    let (url, namespace) = (format!("--rabbitmq-url={url}"), format!("--namespace={namespace}"));
+    let line = [
+        "asya-sidecar",
+        "--actor-name=first",
+        "--rabbitmq-exchange=",
+        "--queue-auto-create=false",
+    ];
+    let line = line.into_iter().chain([&*exchange, &*url, &*namespace]).map(Into::into);
+    Ok(runway_asya_sidecar::config::Config::read(line)?.rabbitmq())
 }
 
 /// A message that is given back again and again goes to the dead letters, which are kept for a limited time.

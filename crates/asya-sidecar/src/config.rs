@@ -210,6 +210,13 @@ pub struct RabbitMqArgs {
         hide_env_values = true
     )]
     pub rabbitmq_password: String,
+    /// File with the password, which is read for each connection. Takes precedence over the password and that in the URL.
+    #[arg(
+        long,
+        env = "ASYA_RABBITMQ_PASSWORD_FILE",
+        value_name = "ASYA_RABBITMQ_PASSWORD_FILE"
+    )]
+    pub rabbitmq_password_file: Option<PathBuf>,
     /// Connect with TLS. A URL `amqps://…` does too.
     #[arg(long, env = "ASYA_RABBITMQ_TLS", value_name = "ASYA_RABBITMQ_TLS", default_value = "false",
         num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
@@ -234,6 +241,15 @@ pub struct RabbitMqArgs {
         default_value = "asya"
     )]
     pub rabbitmq_exchange: String,
+    /// Direct exchange through which messages are published to queues of the namespace, for a user who may use no other; those to reply
+    /// queues are published through `asya_reply`, with the name of the user. If empty, the default exchange, and no name.
+    #[arg(
+        long,
+        env = "ASYA_RABBITMQ_PUBLISH_EXCHANGE",
+        value_name = "ASYA_RABBITMQ_PUBLISH_EXCHANGE",
+        default_value = ""
+    )]
+    pub rabbitmq_publish_exchange: String,
     /// Topic exchange that gets a copy of every sent message, with the name of the queue as routing key. If empty, none. Copies are
     /// not confirmed and can be lost.
     #[arg(
@@ -395,8 +411,11 @@ impl Config {
         };
         rabbitmq::Config {
             uri,
+            password_file: args.rabbitmq_password_file.clone(),
             authorities: args.rabbitmq_ca.clone(),
             exchange: args.rabbitmq_exchange.clone(),
+            exchange_kind: rabbitmq::ExchangeKind::Topic,
+            publish_exchange: Some(args.rabbitmq_publish_exchange.clone()).filter(|exchange| !exchange.is_empty()),
             tap_exchange: args.rabbitmq_tap_exchange.clone(),
             queue,
             dead_letter: queues.dead_letter,

@@ -357,14 +357,20 @@ fn queues_of<T>(shared: &Shared<T>, to: &Destination) -> Vec<String> {
         Destination::Reply(name) => return vec![queues::reply(name)],
         Destination::DeadLetter => return vec![shared.queues.dead_letter.clone()],
     };
-    let own = shared.queues.of(name);
     let is_end = [&shared.actor.happy_end, &shared.actor.error_end].contains(&name);
-    match queues::public(name) {
-        _ if !shared.has_alias => vec![own],
-        // The operator creates the ends in each namespace, so the order decides who gets the results.
-        public if is_end => vec![public, own],
-        public => vec![own, public],
+    of_actor(&shared.queues, name, shared.has_alias, is_end)
+}
+
+/// Queues of an actor, in the order in which they are tried.
+fn of_actor(queues: &Queues, name: &str, has_alias: bool, is_end: bool) -> Vec<String> {
+    let own = queues.of(name);
+    // A name with `_` would lead to the queue of another namespace, `asya-NAMESPACE_ACTOR`.
+    if !has_alias || name.contains('_') {
+        return vec![own];
     }
+    // The operator creates the ends in each namespace, so the order decides who gets the results.
+    let public = queues::public(name);
+    if is_end { vec![public, own] } else { vec![own, public] }
 }
 
 /// Publishes a message to the first of these queues that exists. Returns its name, or that of the last.
@@ -401,4 +407,19 @@ fn taken(message: &mut Outgoing, received: &Bytes) -> Bytes {
 fn now() -> Timestamp {
     #[expect(clippy::disallowed_methods, reason = "the edge: plans get the time from here")]
     Timestamp::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alias_leads_to_no_queue_of_another_namespace() {
+        let queues = Queues::new(Some("team-a"), "embed");
+        let of = |name, has_alias, is_end| of_actor(&queues, name, has_alias, is_end);
+        assert_eq!(of("next", false, false), ["asya-team-a_next"]);
+        assert_eq!(of("next", true, false), ["asya-team-a_next", "asya-next"]);
+        assert_eq!(of("happy-end", true, true), ["asya-happy-end", "asya-team-a_happy-end"]);
+        assert_eq!(of("team-b_payments", true, false), ["asya-team-a_team-b_payments"]);
+    }
 }

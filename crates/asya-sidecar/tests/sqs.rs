@@ -9,6 +9,8 @@ use runway_testbed::pipeline::Actor;
 use runway_testbed::sqs::{Answers, KEY, KEY_ID, Refusal, SqsProxy};
 use runway_testbed::{Sqs, eventually, sqs};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 mod support;
 use support::PATIENCE;
@@ -49,13 +51,17 @@ impl World {
 
     /// Starts an actor and waits until it consumes.
     async fn actor(&self, name: &str, environment: &[(&str, &str)]) -> Result<Actor> {
+        let keys = [("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", KEY)];
+        self.actor_with(name, &[&keys, environment].concat()).await
+    }
+
+    /// The same without credentials of its own.
+    async fn actor_with(&self, name: &str, environment: &[(&str, &str)]) -> Result<Actor> {
         let mut variables = vec![
             ("ASYA_TRANSPORT", "sqs"),
             ("ASYA_SQS_ENDPOINT", &*self.endpoint),
             ("ASYA_SQS_WAIT_TIME_SECONDS", "1"),
             ("ASYA_NAMESPACE", self.namespace),
-            ("AWS_ACCESS_KEY_ID", KEY_ID),
-            ("AWS_SECRET_ACCESS_KEY", KEY),
         ];
         variables.extend_from_slice(environment);
         support::consuming(name, support::runtime(&[]), &variables).await
@@ -98,6 +104,7 @@ async fn messages_pass_through_an_sqs_server() -> Result<()> {
     let server = Sqs::start().await?;
     tokio::try_join!(
         two_hops(&server),
+        a_role_of_the_pod(&server),
         long_work_stays_hidden(&server),
         nowhere_to_go(&server),
         killed_at_work(&server),
@@ -134,6 +141,39 @@ async fn two_hops(server: &Sqs) -> Result<()> {
         })
         .await?;
     }
+    Ok(())
+}
+
+/// A pod with a role has an address and a file with a token instead of keys, which EKS Pod Identity sets.
+async fn a_role_of_the_pod(server: &Sqs) -> Result<()> {
+    let world = World::new(server, "role").await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/v1/credentials", listener.local_addr()?);
+    let identity = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await?;
+        let mut request = [0; 4096];
+        let read = stream.read(&mut request).await?;
+        let credentials = json!({"AccessKeyId": KEY_ID, "SecretAccessKey": KEY, "Token": "session", "Expiration": "2100-01-01T00:00:00Z"});
+        let body = credentials.to_string();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).await?;
+        anyhow::Ok(String::from_utf8_lossy(&request[..read]).to_lowercase())
+    });
+    let token = tempfile::NamedTempFile::new()?;
+    std::fs::write(token.path(), "token-of-the-pod")?;
+    let file = token.path().to_string_lossy();
+    let role = [
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &*url),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &*file),
+    ];
+    let _actor = world.actor_with("first", &role).await?;
+    world.send("first", &message("1", &["first"], json!("ok")), &[]).await?;
+    world.next("happy-end", PATIENCE).await?;
+    let asked = identity.await??;
+    ensure!(asked.contains("authorization: token-of-the-pod"), "{asked}");
     Ok(())
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use amq_protocol::uri::AMQPUri;
 use clap::Parser;
-use runway_asya_sidecar::transport::rabbitmq::{Config, RabbitMq};
+use runway_asya_sidecar::transport::rabbitmq::{Config, ExchangeKind, RabbitMq};
 use runway_asya_sidecar::transport::{Delivery, Message, Transport as _};
 
 #[derive(Parser)]
 struct Args {
-    #[arg(long)]
+    /// In the environment, because the arguments of a process are no secret.
+    #[arg(long, env = "ASYA_RABBITMQ_URL", hide_env_values = true)]
     url: AMQPUri,
     #[arg(long)]
     from: String,
@@ -30,8 +31,11 @@ async fn main() {
     } = Args::parse();
     let broker = Arc::new(RabbitMq::start(Config {
         uri: url,
+        password_file: None,
         authorities: String::new(),
         exchange: String::new(),
+        exchange_kind: ExchangeKind::Topic,
+        publish_exchange: None,
         tap_exchange: String::new(),
         queue: from,
         dead_letter: String::new(),

@@ -5,6 +5,7 @@
 //! | [`settings`] | `transports.json`: which brokers there are |
 //! | [`args`] | arguments of programs that read them |
 //! | [`queues`] | names of queues |
+//! | [`tenants`] | users of namespaces |
 //! | [`letters`], [`operate`] | numbers of messages and dead letters, for operators |
 //! | [`management`] | the management API of RabbitMQ |
 //! | [`rabbitmq`] | AMQP 0-9-1: publisher confirms, mandatory publishing, acknowledgements in batches |
@@ -18,6 +19,7 @@ pub mod queues;
 pub mod rabbitmq;
 pub mod settings;
 pub mod sqs;
+pub mod tenants;
 
 use std::time::Duration;
 
@@ -34,6 +36,8 @@ pub struct Delivery<R> {
     pub unreadable: Option<&'static str>,
     /// Number of deliveries including this one; `None` if the broker does not count them.
     pub deliveries: Option<u32>,
+    /// User who published it, if the publisher said so: the broker has verified it.
+    pub user: Option<String>,
     /// Data with which the transport settles it.
     pub receipt: R,
 }

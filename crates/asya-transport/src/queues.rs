@@ -30,6 +30,19 @@ pub fn public(actor: &str) -> String {
     format!("asya-{actor}")
 }
 
+/// Exchange through which the user of a namespace publishes to the queues of this namespace, if it has a user of its own.
+pub fn exchange(namespace: &str) -> String {
+    format!("asya-{namespace}_actors")
+}
+
+/// Exchange through which such users publish to reply queues.
+pub const REPLIES: &str = "asya_reply";
+
+/// Whether a queue is a reply queue.
+pub(crate) fn is_reply(queue: &str) -> bool {
+    queue.starts_with(REPLIES)
+}
+
 /// Reply queue with this name. It belongs to a program that sends messages, not to an actor: no queue of an actor has such a name.
 pub fn reply(name: &str) -> String {
     format!("asya_reply_{name}")

@@ -12,6 +12,7 @@ mod tags;
 mod wire;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -34,10 +35,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 pub struct Config {
     /// URI of the broker.
     pub uri: AMQPUri,
+    /// File with the password, which is read for each connection. Takes precedence over the password of the URI.
+    pub password_file: Option<PathBuf>,
     /// Certificate authorities in PEM format, or the path of a file with them. If empty, those of the system.
     pub authorities: String,
-    /// Topic exchange that the queue is bound to, for other publishers. If empty, none.
+    /// Exchange that the queue is bound to, for other publishers. If empty, none.
     pub exchange: String,
+    /// Type of this exchange, if it is created.
+    pub exchange_kind: ExchangeKind,
+    /// Exchange through which messages are published to queues, and `queues::REPLIES` to reply queues, with the verified name of the
+    /// user. If absent, the default exchange, and no name.
+    pub publish_exchange: Option<String>,
     /// Topic exchange that gets a copy of every sent message. If empty, none.
     pub tap_exchange: String,
     /// Queue of this actor.
@@ -59,6 +67,24 @@ pub struct Config {
     pub largest: Option<u64>,
 }
 
+/// Type of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExchangeKind {
+    /// Keys are patterns.
+    Topic,
+    /// Keys are names.
+    Direct,
+}
+
+impl ExchangeKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Topic => "topic",
+            Self::Direct => "direct",
+        }
+    }
+}
+
 impl Config {
     /// Signs in as a guest and consumes from a queue that exists. For brokers that follow a script: the fuzz targets and tests.
     #[doc(hidden)]
@@ -68,8 +94,11 @@ impl Config {
         uri.query.heartbeat = Some(heartbeat_seconds);
         Self {
             uri,
+            password_file: None,
             authorities: String::new(),
             exchange: String::new(),
+            exchange_kind: ExchangeKind::Topic,
+            publish_exchange: None,
             tap_exchange: String::new(),
             queue: "asya-a".to_owned(),
             dead_letter: "asya-dead".to_owned(),

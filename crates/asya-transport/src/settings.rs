@@ -21,6 +21,8 @@ struct Entry {
     kind: String,
     #[serde(default = "yes")]
     enabled: bool,
+    /// Namespaces whose actors can use it. Defaults to all.
+    namespaces: Option<Vec<String>>,
     #[serde(default)]
     config: serde_json::Value,
     /// Set by [`Transports::parse`].
@@ -61,6 +63,9 @@ pub struct RabbitMq {
     management_port: Option<u16>,
     /// TLS of the connections of the operator, the sidecars and KEDA. Plain by default.
     pub tls: Option<Tls>,
+    /// A user of its own for each namespace with actors. By default all actors sign in as `username`, which is that of the operator and
+    /// of asya-gateway in any case.
+    pub tenants: Option<Tenants>,
     /// Type of the queues that the operator creates. Defaults to quorum. A classic queue does not count deliveries.
     #[serde(default)]
     pub queue_type: QueueType,
@@ -91,6 +96,16 @@ impl RabbitMq {
             None => Ok("guest".to_owned()),
             Some(key) => key.read(secrets),
         }
+    }
+
+    /// File with the password of the user, if a Secret has it.
+    pub fn password_file(&self, secrets: &Path) -> Option<PathBuf> {
+        self.password_secret_ref.as_ref().map(|key| key.path(secrets))
+    }
+
+    /// File with the certificates of the authority, if the connections use TLS.
+    pub fn authority_file(&self, secrets: &Path) -> Option<PathBuf> {
+        self.tls.as_ref().map(|tls| tls.authority().path(secrets))
     }
 
     /// Certificates of the authority in PEM format, if the connections use TLS.
@@ -124,6 +139,22 @@ impl RabbitMq {
             ..AMQPUri::default()
         })
     }
+}
+
+/// Users of namespaces, which the operator creates through the management API. Their passwords are in no namespace but their own: they
+/// are derived from a key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Tenants {
+    /// User of the broker with the tag `administrator`. Only the operator uses it, for the users and their permissions.
+    pub username: String,
+    /// Secret with its password, mounted into the operator.
+    pub password_secret_ref: SecretKey,
+    /// Secret with the key, at least 32 random characters, mounted into the operator. A new key changes all passwords.
+    pub key_secret_ref: SecretKey,
+    /// Prefix of the names of users; the rest is the namespace. Defaults to `asya_`.
+    #[serde(default = "tenant")]
+    pub user_prefix: String,
 }
 
 /// Certificate authority of a broker: exactly one of its fields. It must exist in each namespace with actors, and be mounted into
@@ -223,12 +254,17 @@ pub struct NoSecret {
 }
 
 impl SecretKey {
+    /// Path of the key in the folder with mounted Secrets and ConfigMaps.
+    fn path(&self, folder: &Path) -> PathBuf {
+        folder.join(&self.name).join(&self.key)
+    }
+
     /// Reads the key from the folder with mounted Secrets and ConfigMaps, on each call, because they are rotated.
     ///
     /// # Errors
     /// If its file cannot be read.
     pub fn read(&self, folder: &Path) -> Result<String, NoSecret> {
-        let path = folder.join(&self.name).join(&self.key);
+        let path = self.path(folder);
         let key = self.clone();
         let text = std::fs::read_to_string(&path).map_err(|_| NoSecret { key, path })?;
         Ok(text.trim_end_matches(['\n', '\r']).to_owned())
@@ -312,6 +348,14 @@ pub enum Error {
         /// Unknown type.
         kind: String,
     },
+    /// The users of namespaces cannot be created, or their names could be those of others.
+    #[error("ASYA_TRANSPORT_CONFIG: transports.{name}.config.tenants: {why}")]
+    Tenants {
+        /// Name of the transport.
+        name: String,
+        /// Reason and remedy.
+        why: &'static str,
+    },
     /// An SQS transport has neither an account nor an endpoint.
     #[error(
         "ASYA_TRANSPORT_CONFIG: transports.{name}.config: set accountId or endpoint, from which queue URLs are built"
@@ -338,6 +382,16 @@ pub enum Unusable {
     Disabled {
         /// Name of the transport.
         name: String,
+    },
+    /// It is for other namespaces.
+    #[error(
+        "spec.transport: '{name}' is not available to namespace '{namespace}': add it to transports.{name}.namespaces in the key transports.json of the ConfigMap asya-transports, or use another transport"
+    )]
+    OtherNamespaces {
+        /// Name of the transport.
+        name: String,
+        /// Namespace of the actor.
+        namespace: String,
     },
 }
 
@@ -383,6 +437,13 @@ impl Transports {
         for (name, entry) in &mut all.transports {
             entry.parsed = Some(entry.parse(name)?);
         }
+        let with_tenants = |(_, transport): &(&str, &Transport)| transport.tenants().is_some();
+        if let Some((name, _)) = all.iter().filter(with_tenants).nth(1) {
+            return Err(Error::Tenants {
+                name: name.to_owned(),
+                why: "another transport has tenants too: each namespace has one Secret with a user; remove one of the two",
+            });
+        }
         Ok(all)
     }
 
@@ -404,6 +465,22 @@ impl Transports {
         }
     }
 
+    /// The transport with this name, for actors of a namespace.
+    ///
+    /// # Errors
+    /// If it is not configured, disabled, or only for other namespaces.
+    pub fn get_for(&self, name: &str, namespace: &str) -> Result<&Transport, Unusable> {
+        let transport = self.get(name)?;
+        let namespaces = self.transports.get(name).and_then(|entry| entry.namespaces.as_ref());
+        if namespaces.is_some_and(|all| !all.iter().any(|one| one == namespace)) {
+            return Err(Unusable::OtherNamespaces {
+                name: name.to_owned(),
+                namespace: namespace.to_owned(),
+            });
+        }
+        Ok(transport)
+    }
+
     /// Enabled transports, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Transport)> {
         let enabled = self.transports.iter().filter(|(_, entry)| entry.enabled);
@@ -420,7 +497,14 @@ impl Entry {
             })
         }
         match self.kind.as_str() {
-            "rabbitmq" => Ok(Transport::RabbitMq(read(name, &self.config)?)),
+            "rabbitmq" => {
+                let rabbit: RabbitMq = read(name, &self.config)?;
+                if let Some(why) = rabbit.tenants.as_ref().and_then(|tenants| tenants.obstacle(&rabbit)) {
+                    let name = name.to_owned();
+                    return Err(Error::Tenants { name, why });
+                }
+                Ok(Transport::RabbitMq(rabbit))
+            }
             "sqs" => {
                 let sqs: Sqs = read(name, &self.config)?;
                 if sqs.account_id.is_none() && sqs.endpoint.is_none() {
@@ -437,6 +521,14 @@ impl Entry {
 }
 
 impl Transport {
+    /// Users of namespaces, if it has them.
+    pub fn tenants(&self) -> Option<&Tenants> {
+        match self {
+            Self::RabbitMq(rabbit) => rabbit.tenants.as_ref(),
+            Self::Sqs(_) => None,
+        }
+    }
+
     /// Settings of the queues.
     pub fn queues(&self) -> &Queues {
         match self {
@@ -495,6 +587,9 @@ fn long_poll() -> u32 {
 fn guest() -> String {
     "guest".to_owned()
 }
+fn tenant() -> String {
+    "asya_".to_owned()
+}
 fn slash() -> String {
     "/".to_owned()
 }
@@ -505,6 +600,24 @@ fn asya() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transport_is_available_to_the_namespaces_in_its_list() {
+        let all = |namespaces: &str| {
+            let text =
+                format!(r#"{{"transports": {{"t": {{"type": "rabbitmq", {namespaces} "config": {{"host": "h"}}}}}}}}"#);
+            Transports::parse(&text).unwrap()
+        };
+        assert!(all("").get_for("t", "team-a").is_ok());
+        let some = all(r#""namespaces": ["team-a"],"#);
+        assert!(some.get_for("t", "team-a").is_ok());
+        let error = some.get_for("t", "team").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "spec.transport: 't' is not available to namespace 'team': add it to transports.t.namespaces in the key transports.json of the ConfigMap asya-transports, or use another transport"
+        );
+        assert!(all(r#""namespaces": [],"#).get_for("t", "team-a").is_err());
+    }
 
     #[test]
     fn documented_configuration_is_parsed() {

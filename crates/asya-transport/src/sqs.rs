@@ -232,6 +232,7 @@ impl Receiver {
             released.clone(),
         ));
         Delivery {
+            user: None,
             deliveries: message.deliveries(),
             headers,
             unreadable: None,

@@ -2,17 +2,30 @@
 //!
 //! The API server answers both questions (TokenReview, SubjectAccessReview). An answer is used again for [`Options::brief`], so
 //! that a busy caller does not ask the API server with each request, and a deleted token or right ends soon. Caches and
-//! questions in progress are bounded.
+//! questions in progress are bounded. Of several requests at once with the same question, one asks.
+//!
+//! A client without credentials can invent tokens as fast as it can send them, so tokens have three ways: those that were valid
+//! lately have turns of their own; those that are certain to be refused ([`token`]) are not asked about; all others have few
+//! turns, at most [`NEW_IN_A_SECOND`] in a second, and one address leaves half of them to others.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`brief`] | a bounded cache whose entries expire |
-//! | [`places`] | places for requests, bounded for each caller |
+//! | [`places`] | places for requests, bounded for each holder |
+//! | [`tenant`] | units of limits |
+//! | [`token`] | tokens that are certain to be refused |
+//! | `live` | values that exist while they are in use |
+//! | `pace` | questions in one second, bounded for each address |
 
 pub mod brief;
+mod live;
+mod pace;
 pub mod places;
+pub mod tenant;
+pub mod token;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,18 +36,30 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use runway_operator::access::rule;
+use runway_operator::{audit, clock};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use brief::Brief;
+use live::Live;
+use pace::Pace;
+use places::{Place, Places};
+use tenant::Tenant;
 
 /// Header with the bearer token of a request through the API server's proxy, which removes `Authorization`.
 pub const FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-authorization");
 
 /// Largest token, in bytes. Tokens of ServiceAccounts have about 1 KiB; those of issuers with many groups have more.
 const LARGEST_TOKEN: usize = 16 * 1024;
+/// Time for which a token that was valid is asked about before those of strangers.
+const LATELY: Duration = Duration::from_hours(1);
+/// Most questions in one second about tokens that were not valid lately.
+pub const NEW_IN_A_SECOND: usize = 50;
+/// Most requests that wait for the answer to such a question, in all and of one address.
+const NEW_AT_ONCE: (usize, usize) = (128, 32);
 
 /// Limits.
 #[derive(Clone, Debug)]
@@ -45,7 +70,8 @@ pub struct Options {
     pub brief: Duration,
     /// Largest number of answers of each kind.
     pub known: usize,
-    /// Largest number of questions in progress. Others wait, and are refused after `patience`.
+    /// Largest number of questions about rights in progress; one tenant has a quarter of them. As many as a quarter are about tokens
+    /// that were valid lately, and as many again about others. Further ones wait, and are refused after `patience`.
     pub asking: usize,
     /// Timeout of a question, and of the wait for a turn.
     pub patience: Duration,
@@ -70,6 +96,8 @@ pub struct Caller {
     pub user: String,
     /// Unique id of the user, if the cluster has one, as it has for ServiceAccounts.
     pub uid: String,
+    /// Unit of limits.
+    pub tenant: Tenant,
     groups: Vec<String>,
     extra: BTreeMap<String, Vec<String>>,
     /// Hash of all of the above: the same for callers with the same rights.
@@ -78,8 +106,10 @@ pub struct Caller {
 
 impl Caller {
     fn new(info: UserInfo) -> Self {
+        let user = info.username.unwrap_or_default();
         let mut caller = Self {
-            user: info.username.unwrap_or_default(),
+            tenant: Tenant::of_user(&user),
+            user,
             uid: info.uid.unwrap_or_default(),
             groups: info.groups.unwrap_or_default(),
             extra: info.extra.unwrap_or_default(),
@@ -125,47 +155,132 @@ pub enum Error {
     Unavailable(String),
 }
 
+/// Hash of a question.
+type Question = [u8; 32];
+
 /// Identifies callers and checks their rights.
 pub struct Callers {
     client: Client,
     options: Options,
-    identities: Brief<[u8; 32], Option<Arc<Caller>>>,
-    rights: Brief<[u8; 32], bool>,
+    valid: Brief<Question, Valid>,
+    invalid: Brief<Question, ()>,
+    rights: Brief<Question, bool>,
+    /// One asks, and others with the same question wait for the answer.
+    lines: Live<Question, tokio::sync::Mutex<()>>,
+    again: Semaphore,
+    strangers: Strangers,
     asking: Semaphore,
+    tenants: Live<Tenant, Semaphore>,
+}
+
+/// A token that was valid.
+#[derive(Clone)]
+struct Valid {
+    caller: Arc<Caller>,
+    since: Instant,
+}
+
+/// Turns for tokens that were not valid lately.
+struct Strangers {
+    places: Places<IpAddr>,
+    pace: Mutex<Pace>,
+    asking: Semaphore,
+}
+
+impl Strangers {
+    /// A turn for a client at this address, as soon as there is one.
+    async fn turn(&self, client: IpAddr) -> Option<(Place<IpAddr>, SemaphorePermit<'_>)> {
+        let place = self.places.take(&client)?;
+        loop {
+            let turn = self.asking.acquire().await.ok()?;
+            let begun = self.pace.lock().begin(client, Instant::now());
+            let Err(later) = begun else {
+                return Some((place, turn));
+            };
+            drop(turn);
+            sleep_until(later).await;
+        }
+    }
 }
 
 impl Callers {
     /// Asks with this client, which needs the permissions of [`access`].
     pub fn new(client: Client, options: Options) -> Self {
+        let of_tokens = (options.asking / 4).max(1);
+        let (at_once, of_address) = NEW_AT_ONCE;
         Self {
             client,
-            identities: Brief::new(options.known, options.brief),
+            valid: Brief::new(options.known, LATELY.max(options.brief)),
+            invalid: Brief::new(options.known, options.brief),
             rights: Brief::new(options.known, options.brief),
+            lines: Live::default(),
+            again: Semaphore::new(of_tokens),
+            strangers: Strangers {
+                places: Places::new(at_once, of_address),
+                pace: Mutex::new(Pace::new(NEW_IN_A_SECOND)),
+                asking: Semaphore::new(of_tokens),
+            },
             asking: Semaphore::new(options.asking),
+            tenants: Live::default(),
             options,
         }
     }
 
-    /// The caller with the bearer token of a request.
+    /// The caller with the bearer token of a request from this address.
     ///
     /// # Errors
     /// If there is no token, or the cluster does not accept it, or does not answer.
-    pub async fn identify(&self, headers: &HeaderMap) -> Result<Arc<Caller>, Error> {
+    pub async fn identify(&self, headers: &HeaderMap, client: IpAddr) -> Result<Arc<Caller>, Error> {
+        let caller = self.find(headers, client).await?;
+        audit::user("token", &caller.user);
+        Ok(caller)
+    }
+
+    async fn find(&self, headers: &HeaderMap, client: IpAddr) -> Result<Arc<Caller>, Error> {
         let token = bearer(headers).ok_or(Error::NoToken)?;
         if token.len() > LARGEST_TOKEN {
             return Err(Error::Refused);
         }
-        let key: [u8; 32] = Sha256::digest(token).into();
-        if let Some(known) = self.identities.get(&key) {
-            return known.ok_or(Error::Refused);
+        let question: Question = Sha256::digest(token).into();
+        if let Some(known) = self.known(&question) {
+            return known;
         }
-        let _turn = self.turn().await?;
-        if let Some(known) = self.identities.get(&key) {
-            return known.ok_or(Error::Refused);
+        if token::is_hopeless(token, clock::now().as_second()) {
+            return Err(Error::Refused);
         }
-        let caller = self.review(token).await?.map(Arc::new);
-        self.identities.insert(key, caller.clone());
-        caller.ok_or(Error::Refused)
+        let line = self.lines.of(question, Default::default);
+        let _first = self.patient(line.lock()).await?;
+        if let Some(known) = self.known(&question) {
+            return known;
+        }
+        let reviewed = if self.valid.get(&question).is_some() {
+            let _turn = acquired(self.patient(self.again.acquire()).await?)?;
+            self.review(token).await?
+        } else {
+            let turn = self.patient(self.strangers.turn(client)).await?;
+            let _turn = turn.ok_or(Error::Busy)?;
+            self.review(token).await?
+        };
+        let Some(caller) = reviewed.map(Arc::new) else {
+            self.valid.remove(&question);
+            self.invalid.insert(question, ());
+            return Err(Error::Refused);
+        };
+        let valid = Valid {
+            caller: Arc::clone(&caller),
+            since: Instant::now(),
+        };
+        self.valid.insert(question, valid);
+        Ok(caller)
+    }
+
+    /// The answer about a token that is used again.
+    fn known(&self, token: &Question) -> Option<Result<Arc<Caller>, Error>> {
+        let valid = self.valid.get(token);
+        if let Some(valid) = valid.filter(|valid| valid.since.elapsed() < self.options.brief) {
+            return Some(Ok(valid.caller));
+        }
+        self.invalid.get(token).map(|()| Err(Error::Refused))
     }
 
     async fn review(&self, token: &str) -> Result<Option<Caller>, Error> {
@@ -195,14 +310,20 @@ impl Callers {
     /// # Errors
     /// If the cluster does not answer.
     pub async fn may(&self, caller: &Caller, action: &Action<'_>) -> Result<bool, Error> {
-        let key: [u8; 32] = Sha256::digest(format!("{:?} {action:?}", caller.hash)).into();
+        let key: Question = Sha256::digest(format!("{:?} {action:?}", caller.hash)).into();
         if let Some(known) = self.rights.get(&key) {
             return Ok(known);
         }
-        let _turn = self.turn().await?;
+        let line = self.lines.of(key, Default::default);
+        let _first = self.patient(line.lock()).await?;
         if let Some(known) = self.rights.get(&key) {
             return Ok(known);
         }
+        let of_one = (self.options.asking / 4).max(1);
+        let tenant = self.tenants.of(caller.tenant.clone(), || Semaphore::new(of_one));
+        let turns = async { (tenant.acquire().await, self.asking.acquire().await) };
+        let (own, turn) = self.patient(turns).await?;
+        let _turns = (acquired(own)?, acquired(turn)?);
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let question = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
@@ -230,12 +351,9 @@ impl Callers {
         Ok(allowed)
     }
 
-    /// Waits for a turn to ask. Others may have asked the same in the meantime.
-    async fn turn(&self) -> Result<SemaphorePermit<'_>, Error> {
-        match timeout(self.options.patience, self.asking.acquire()).await {
-            Ok(Ok(turn)) => Ok(turn),
-            _ => Err(Error::Busy),
-        }
+    /// Waits for a turn.
+    async fn patient<T>(&self, turn: impl Future<Output = T>) -> Result<T, Error> {
+        timeout(self.options.patience, turn).await.map_err(|_| Error::Busy)
     }
 
     async fn answer<T>(&self, question: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
@@ -248,6 +366,11 @@ impl Callers {
             ))),
         }
     }
+}
+
+/// Semaphores are not closed.
+fn acquired<T>(turn: Result<T, AcquireError>) -> Result<T, Error> {
+    turn.map_err(|_| Error::Busy)
 }
 
 /// Permissions to ask about callers.

@@ -1,4 +1,4 @@
-//! Places for requests, bounded in all and for each caller.
+//! Places for requests, bounded in all and for each tenant, model or address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,56 +6,56 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Places for requests. Cheap to clone.
+/// Places for requests by their holder, such as a [`Tenant`](crate::tenant::Tenant). Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct Places<K> {
     all: Arc<Semaphore>,
     of_one: usize,
-    callers: Arc<Mutex<BTreeMap<String, usize>>>,
+    taken: Arc<Mutex<BTreeMap<K, usize>>>,
 }
 
 /// Place of a request, until it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Place<K: Ord> {
     _permit: OwnedSemaphorePermit,
-    caller: String,
-    callers: Arc<Mutex<BTreeMap<String, usize>>>,
+    holder: K,
+    taken: Arc<Mutex<BTreeMap<K, usize>>>,
 }
 
-impl Places {
-    /// At most `all` places, and at most `of_one` for each caller.
+impl<K: Clone + Ord> Places<K> {
+    /// At most `all` places, and at most `of_one` for each holder.
     pub fn new(all: usize, of_one: usize) -> Self {
         Self {
             all: Arc::new(Semaphore::new(all)),
             of_one,
-            callers: Arc::default(),
+            taken: Arc::default(),
         }
     }
 
-    /// A place for a request of this caller, if there is one.
-    pub fn take(&self, caller: &str) -> Option<Place> {
+    /// A place for a request of this holder, if there is one.
+    pub fn take(&self, holder: &K) -> Option<Place<K>> {
         let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
-        let mut callers = self.callers.lock();
-        let taken = callers.get(caller).copied().unwrap_or_default();
+        let mut all = self.taken.lock();
+        let taken = all.get(holder).copied().unwrap_or_default();
         if taken >= self.of_one {
             return None;
         }
-        callers.insert(caller.to_owned(), taken + 1);
+        all.insert(holder.clone(), taken + 1);
         Some(Place {
             _permit: permit,
-            caller: caller.to_owned(),
-            callers: Arc::clone(&self.callers),
+            holder: holder.clone(),
+            taken: Arc::clone(&self.taken),
         })
     }
 }
 
-impl Drop for Place {
+impl<K: Ord> Drop for Place<K> {
     fn drop(&mut self) {
-        let mut callers = self.callers.lock();
-        if let Some(taken) = callers.get_mut(&self.caller) {
+        let mut all = self.taken.lock();
+        if let Some(taken) = all.get_mut(&self.holder) {
             *taken -= 1;
             if *taken == 0 {
-                callers.remove(&self.caller);
+                all.remove(&self.holder);
             }
         }
     }
@@ -64,19 +64,22 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenant::Tenant;
 
     #[test]
-    fn one_caller_does_not_get_all_places() {
+    fn one_tenant_does_not_get_all_places() {
         let places = Places::new(3, 2);
-        let mut of_ada: Vec<Place> = (0..2).filter_map(|_| places.take("ada")).collect();
-        assert_eq!(of_ada.len(), 2);
-        assert!(places.take("ada").is_none());
-        let of_bob = places.take("bob");
-        assert!(of_bob.is_some() && places.take("carol").is_none(), "three in all");
-        of_ada.pop();
-        assert!(places.take("ada").is_some());
-        drop((of_ada, of_bob));
-        assert!(places.callers.lock().is_empty());
+        let account = |name: &str| Tenant::of_user(&format!("system:serviceaccount:{name}"));
+        let accounts = (0..12).map(|number| account(&format!("team-a:{number}")));
+        let mut of_a: Vec<Place<Tenant>> = accounts.filter_map(|account| places.take(&account)).collect();
+        assert_eq!(of_a.len(), 2);
+        let of_b = places.take(&account("team-b:one"));
+        assert!(of_b.is_some());
+        assert!(places.take(&account("team-c:one")).is_none(), "three in all");
+        of_a.pop();
+        assert!(places.take(&account("team-a:one")).is_some());
+        drop((of_a, of_b));
+        assert!(places.taken.lock().is_empty());
         assert_eq!(places.all.available_permits(), 3);
     }
 }

@@ -15,6 +15,7 @@ use kube::{Api, Client, Config};
 use runway_api::ModelDeployment;
 use runway_client::cluster::Cluster;
 use runway_client::{get, manifests};
+use runway_operator::audit::AuditArgs;
 use runway_operator::client::ClientArgs;
 use runway_testbed::{ControlPlane, Options};
 use runway_web::server::{self, Console};
@@ -71,6 +72,7 @@ async fn served(control_plane: &ControlPlane) -> anyhow::Result<(Client, String)
     let options = server::Options {
         address: "127.0.0.1:0".parse()?,
         login: None,
+        audit: AuditArgs::default(),
     };
     let client = ClientArgs {
         kubeconfig: Some(control_plane.admin()?),

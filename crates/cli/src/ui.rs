@@ -3,17 +3,23 @@
 use clap::Args;
 use runway_operator::telemetry::LogArgs;
 use runway_web::site::Site;
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use runway_operator::admin::AdminArgs;
+use runway_operator::audit::AuditArgs;
 use runway_operator::client::ClientArgs;
 use runway_operator::{shutdown, telemetry};
 use runway_web::oidc::{ClaimNames, Impersonation, Settings};
 use runway_web::server::{Console, Error, LoginOptions, Options};
+
+use tempfile::TempDir;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::answer::Answer;
 
@@ -47,6 +53,9 @@ pub struct UiArgs {
     /// Sign-in at an OpenID Connect issuer.
     #[command(flatten)]
     pub oidc: OidcArgs,
+    /// Audit log.
+    #[command(flatten)]
+    pub audit: AuditArgs,
     /// Log settings, used with --login.
     #[command(flatten)]
     pub log: LogArgs,
@@ -106,6 +115,7 @@ pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let options = Options {
         address: args.address,
         login: args.login.then(|| login(args)),
+        audit: args.audit.clone(),
     };
     if args.login {
         telemetry::init(&args.log);
@@ -121,9 +131,7 @@ pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
         io::stderr(),
         "Serving the console. Open the address above; press Ctrl-C to stop."
     );
-    if args.open && !open(&console.url) {
-        let _ = writeln!(io::stderr(), "warning: cannot start a browser");
-    }
+    let _page = if args.open { open(&console) } else { None };
     console.serve().await?;
     Ok(Answer::default())
 }
@@ -162,14 +170,54 @@ fn listed(words: &[String]) -> Vec<String> {
     words.iter().filter(|word| !word.is_empty()).cloned().collect()
 }
 
+/// Opens the console in the browser. All users of the machine can read the arguments of a program, so that of a browser is a
+/// page that only its user can read, with a one-time key. The page exists until the key has been used or has expired.
+fn open(console: &Console) -> Option<AbortOnDropHandle<()>> {
+    let opened = match console.one_time_url() {
+        Ok(None) => start_browser(&console.url).map(|()| None),
+        Ok(Some((url, over))) => page(&url).and_then(|(folder, page)| {
+            start_browser(&format!("file://{}", page.display()))?;
+            Ok(Some(AbortOnDropHandle::new(tokio::spawn(async move {
+                over.await;
+                drop(folder);
+            }))))
+        }),
+        Err(error) => Err(io::Error::other(error)),
+    };
+    opened.unwrap_or_else(|error| {
+        let _ = writeln!(io::stderr(), "warning: cannot start a browser: {error}");
+        None
+    })
+}
+
+/// A page that leads to an address, in a directory of its own.
+fn page(url: &str) -> io::Result<(TempDir, PathBuf)> {
+    let folder = tempfile::Builder::new()
+        .prefix("kubeairunway-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir()?;
+    let path = folder.path().join("console.html");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?;
+    write!(
+        file,
+        "<!doctype html><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\
+         <meta http-equiv=\"refresh\" content=\"0; url={url}\"><title>KubeAIRunway</title><a href=\"{url}\">Open the console</a>"
+    )?;
+    Ok((folder, path))
+}
+
 /// Opens an address with what the desktop has for it.
-fn open(url: &str) -> bool {
+fn start_browser(address: &str) -> io::Result<()> {
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let mut browser = Command::new(program);
     browser
-        .arg(url)
+        .arg(address)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    browser.spawn().is_ok()
+    browser.spawn().map(drop)
 }

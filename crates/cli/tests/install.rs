@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use common::{PATIENCE, expect, inventory, nothing_stays, run, run_with, text};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
@@ -210,6 +210,7 @@ async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
     let other = ["--image-tag", "v9.9.9", "--yes", "--wait=false"];
     let refused = run(admin, &[&["controller", "install"][..], &other].concat()).await?;
     expect(&refused, 1, "to change it, run: kubeairunway controller upgrade")?;
+    policies_are_chosen(admin).await?;
     let with_policy = [&["controller", "upgrade", "--provider-policy"][..], &other].concat();
     let out = run(admin, &with_policy).await?;
     expect(
@@ -222,7 +223,7 @@ async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
     expect(
         &run(admin, &["controller", "status"]).await?,
         0,
-        "kuberay-provider         v9.9.9   ready",
+        "kuberay-provider         v9.9.9   all         ready",
     )?;
 
     // What a later version has brought and this one does not know goes with the way back; the policies asked for stay.
@@ -240,6 +241,24 @@ async fn upgraded_and_back(admin: &Path, client: &Client) -> Result<()> {
     ensure!(!said.contains("ValidatingAdmissionPolicy"), "{said}");
     all_ready(client).await?;
     arguments_are_kept(admin, client).await
+}
+
+/// Policies for permissions of users are there without being asked for, which does not ask for those of providers.
+async fn policies_are_chosen(admin: &Path) -> Result<()> {
+    let dry = ["controller", "upgrade", "--dry-run"];
+    let out = run(admin, &dry).await?;
+    ensure!(!text(&out).contains("ValidatingAdmissionPolicy"), "{}", text(&out));
+    let without = run(admin, &[&dry[..], &["--permission-policy=false"]].concat()).await?;
+    expect(
+        &without,
+        0,
+        "delete  ValidatingAdmissionPolicy/kubeairunway-modeldeployments",
+    )?;
+    expect(
+        &without,
+        0,
+        "delete  ValidatingAdmissionPolicyBinding/kubeairunway-modeldeployments",
+    )
 }
 
 /// Arguments of an optional component that `kubectl apply` has installed, such as the Gateway of the routes controller.
@@ -419,6 +438,117 @@ async fn an_impossible_installation_fails_before_the_first_write() -> Result<()>
     namespaces.patch(NAMESPACE, &PatchParams::default(), &release).await?;
     eventually(PATIENCE, async || {
         ensure!(inventory(&client).await? == before, "not as before");
+        Ok(())
+    })
+    .await
+}
+
+/// An administrator of the cluster makes what has no namespace; a team with all rights in three namespaces does the rest.
+#[tokio::test]
+async fn installation_for_namespaces_follows_its_list() -> Result<()> {
+    let cluster = ControlPlane::start(Options::default()).await?;
+    let (admin, client) = (cluster.admin()?, cluster.admin_client().await?);
+    for team in ["team-a", "team-b"] {
+        create(
+            &client,
+            &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": team } }),
+        )
+        .await?;
+    }
+    let before = inventory(&client).await?;
+    for closed in ["kube-system", "team-a,kubeairunway-system"] {
+        let refused = run(&admin, &["controller", "install", "--namespaces", closed]).await?;
+        expect(&refused, 2, "controllers may not write in it")?;
+    }
+    let install = |more: &[&'static str]| [&["controller", "install", "--yes", "--wait=false"][..], more].concat();
+    let both = ["--namespaces", "team-a,team-b"];
+    let out = run(
+        &admin,
+        &install(&[&both[..], &["--step=cluster", "--aggregate-roles=false"]].concat()),
+    )
+    .await?;
+    expect(&out, 0, "created ClusterRole/kubeairunway-controller")?;
+    ensure!(!text(&out).contains("Deployment/"), "{}", text(&out));
+
+    let direct = ["provider", "install", "direct", "--yes", "--wait=false"];
+    let of_cluster = [&direct[..], &both, &["--step=cluster"]].concat();
+    expect(
+        &run(&admin, &of_cluster).await?,
+        0,
+        "created ClusterRole/direct-provider",
+    )?;
+
+    let platform = cluster.kubeconfig("platform", &[])?;
+    for namespace in ["team-a", "team-b", NAMESPACE] {
+        let binding = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": { "name": "platform", "namespace": namespace },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
+            "subjects": [{ "kind": "User", "name": "platform", "apiGroup": "rbac.authorization.k8s.io" }] });
+        runway_testbed::apply::apply(&client, &serde_json::from_value(binding)?, "test").await?;
+    }
+    let namespaced = install(&[&both[..], &["--step=namespaced"]].concat());
+    eventually(PATIENCE, async || {
+        expect(
+            &run(&platform, &namespaced).await?,
+            0,
+            "created Deployment/kubeairunway-controller",
+        )
+    })
+    .await?;
+    let of_team = [&direct[..], &["--step=namespaced"]].concat();
+    expect(
+        &run(&platform, &of_team).await?,
+        0,
+        "created Deployment/direct-provider",
+    )?;
+    expect(&run(&admin, &["controller", "status"]).await?, 1, "team-a,team-b")?;
+    let roles_in = async |namespace: &str| -> Result<Vec<String>> {
+        let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+        let found = roles.list(&ListParams::default()).await?;
+        Ok(found.items.iter().map(ResourceExt::name_any).collect())
+    };
+    let names = ["direct-provider", "kubeairunway-controller"];
+    ensure!(roles_in("team-a").await? == names && roles_in("team-b").await? == names);
+    let cluster_roles: Api<ClusterRole> = Api::all(client.clone());
+    let rights = format!("{:?}", cluster_roles.get("direct-provider").await?.rules);
+    ensure!(
+        !rights.contains("deployments\"") && rights.contains("inferenceproviderconfigs"),
+        "{rights}"
+    );
+
+    // A namespace that is no longer in the list; the other choices stay.
+    let upgrade = ["controller", "upgrade", "--yes", "--wait=false"];
+    let out = run(&admin, &[&upgrade[..], &["--namespaces=team-b"]].concat()).await?;
+    expect(&out, 0, "delete  Role/direct-provider in team-a")?;
+    expect(&out, 0, "delete  RoleBinding/kubeairunway-controller in team-a")?;
+    ensure!(roles_in("team-a").await?.is_empty() && roles_in("team-b").await? == names);
+    expect(&run(&admin, &upgrade).await?, 0, "unchanged")?;
+    let view = cluster_roles.get("kubeairunway-view").await?;
+    ensure!(view.labels()[&format!("{}view", manifests::AGGREGATE)] == "false");
+
+    // All namespaces again, and back.
+    let out = run(&admin, &[&upgrade[..], &["--namespaces="]].concat()).await?;
+    expect(&out, 0, "delete  Role/direct-provider in team-b")?;
+    let rights = format!("{:?}", cluster_roles.get("direct-provider").await?.rules);
+    ensure!(rights.contains("deployments\""), "{rights}");
+    expect(
+        &run(&admin, &[&upgrade[..], &both].concat()).await?,
+        0,
+        "create  Role/direct-provider in team-a",
+    )?;
+
+    expect(
+        &run(&admin, &["controller", "uninstall", "--yes", "--crds"]).await?,
+        0,
+        "all objects deleted",
+    )?;
+    eventually(PATIENCE, async || {
+        let after = inventory(&client).await?;
+        let left: Vec<_> = after
+            .difference(&before)
+            .filter(|id| !id.contains("platform"))
+            .collect();
+        ensure!(left.is_empty(), "left behind: {left:?}");
         Ok(())
     })
     .await

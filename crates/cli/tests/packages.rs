@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::manifests::{self, Release};
+use runway_client::manifests::{self, Release, component};
 use runway_testbed::binaries::{self, Binaries};
 use serde_json::{Value, json};
 
@@ -151,11 +151,57 @@ fn the_chart_lints_and_holds_what_the_command_applies() -> Result<()> {
         monitoring: true,
         engine_monitoring: true,
         policy: true,
+        permissions: false,
+        ..Release::default()
     };
     let set = "namespace.create=true,image.registry=registry.example.org/ai,monitoring.enabled=true,\
-               monitoring.engines=true,policy.enabled=true";
+               monitoring.engines=true,policy.enabled=true,policy.permissions=false";
     let rendered = template(&["--set", set, "--set-string", "image.tag=1.0"])?;
     same("chart with everything", &rendered, &of_the_command(&chosen)?)
+}
+
+#[test]
+fn an_installation_for_namespaces_is_the_same_by_every_way() -> Result<()> {
+    let release = Release {
+        namespaces: "team-a,team-b".parse()?,
+        aggregation: false,
+        ..Release::default()
+    };
+    let wanted = of_the_command(&release)?;
+    let set = [
+        "--set",
+        "namespace.create=true,watchNamespaces={team-a,team-b},roles.aggregate=false",
+    ];
+    same("chart", &template(&set)?, &wanted)?;
+    // Two releases: one by an administrator of the cluster.
+    let part = |which: &str| template(&[&set[..], &["--set", which]].concat());
+    let (cluster, namespaced) = (part("objects.namespaced=false")?, part("objects.cluster=false")?);
+    ensure!(cluster.keys().all(|id| id.starts_with(' ')) && !namespaced.keys().any(|id| id.starts_with(' ')));
+    let both: Objects = cluster.into_iter().chain(namespaced).collect();
+    same("chart in two steps", &both, &wanted)?;
+
+    let kubectl = Binaries::ensure()?.kubectl;
+    let aggregated = Release {
+        aggregation: true,
+        ..release
+    };
+    let overlay = objects(&run(&kubectl, &["kustomize", "kustomize-namespaced"])?)?;
+    same("kustomize", &overlay, &of_the_command(&aggregated)?)?;
+
+    let folder = tempfile::tempdir_in(deploy())?;
+    let kustomization = json!({ "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": ["../kustomize"], "components": ["../kustomize/no-aggregation"] });
+    std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string())?;
+    let path = folder.path().to_str().context("not UTF-8")?;
+    let standard = Release {
+        aggregation: false,
+        ..Release::default()
+    };
+    same(
+        "kustomize without aggregation",
+        &objects(&run(&kubectl, &["kustomize", path])?)?,
+        &of_the_command(&standard)?,
+    )
 }
 
 #[test]
@@ -237,6 +283,46 @@ fn the_charts_values_do_what_they_say() -> Result<()> {
         "{config:#}"
     );
     ensure!(config["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade");
+
+    // Digests of a release, unless another tag is set; and the audit log of the three servers.
+    let digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let digests = ["kubeairunway-gateway", "asya-sidecar"].map(|name| format!("image.digests.{name}={digest}"));
+    let enabled = "gateway.enabled=true,asyaGateway.enabled=true,console.enabled=true,auditLog=-";
+    let set = format!("{},{enabled}", digests.join(","));
+    let rendered = template(&["--set", &set])?;
+    let container = |rendered: &Objects, name: &str| {
+        let deployment = rendered.get(&format!("{} Deployment/{name}", manifests::NAMESPACE));
+        let container = deployment.map(|deployment| deployment["spec"]["template"]["spec"]["containers"][0].clone());
+        container.with_context(|| format!("no {name}"))
+    };
+    for name in ["kubeairunway-gateway", "asya-gateway", "kubeairunway-console"] {
+        let args = container(&rendered, name)?["args"].clone();
+        ensure!(
+            args.as_array()
+                .is_some_and(|args| args.contains(&json!("--audit-log=-"))),
+            "{name}: {args}"
+        );
+    }
+    let image = |name: &str| format!("{}/{name}:{}", component::REGISTRY, component::TAG);
+    let router = container(&rendered, "kubeairunway-gateway")?;
+    ensure!(
+        router["image"] == format!("{}@{digest}", image("kubeairunway-gateway")),
+        "{router:#}"
+    );
+    let operator = container(&rendered, "asya-operator")?;
+    ensure!(operator["image"] == image("asya-operator"), "{operator:#}");
+    ensure!(
+        operator
+            .to_string()
+            .contains(&format!("{}@{digest}", image("asya-sidecar"))),
+        "{operator:#}"
+    );
+    let rendered = template(&["--set", &set, "--set", "image.tag=v9"])?;
+    let router = container(&rendered, "kubeairunway-gateway")?;
+    ensure!(
+        router["image"] == format!("{}/kubeairunway-gateway:v9", component::REGISTRY),
+        "{router:#}"
+    );
 
     // In another namespace nothing stays behind in ours.
     let helm = binaries::helm()?;

@@ -8,12 +8,14 @@ use std::time::Duration;
 use futures::{Stream, StreamExt, stream};
 use kube::core::DynamicObject;
 use kube::runtime::watcher;
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 use runway_api::ModelDeployment;
 use runway_operator::controller::Wake;
 use runway_operator::echo::{Echo, revision};
 use runway_operator::object::Kind;
 use runway_operator::packed::Packed;
+use runway_operator::process::Process;
+use runway_operator::scope::Namespaces;
 use runway_operator::store::{Kinds, Store};
 use runway_operator::watch::{crd, noticing, watched};
 use tokio::sync::watch;
@@ -27,6 +29,7 @@ const FIRST_LIST: Duration = Duration::from_secs(30);
 /// Everything that the core reads of autoscalers.
 pub(crate) struct Caches {
     client: Client,
+    namespaces: Namespaces,
     wake: Wake<Packed<ModelDeployment>>,
     /// The core's own writes.
     written: Arc<Echo<DynamicObject>>,
@@ -78,12 +81,13 @@ impl Kept {
 impl Caches {
     /// Caches that requeue ModelDeployments through `wake`, and show what was written before the watches do.
     pub(crate) fn new(
-        client: Client,
+        process: &Process,
         wake: Wake<Packed<ModelDeployment>>,
         written: Arc<Echo<DynamicObject>>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            client,
+            client: process.client.clone(),
+            namespaces: process.namespaces.clone(),
             wake,
             written,
             kinds: Kinds::new(FIRST_LIST),
@@ -149,7 +153,7 @@ impl Caches {
     /// Watches a kind or ends its watch; returns after the first list, with whether that is a change.
     async fn set(&self, kind: Kind, is_served: bool) -> bool {
         let follow = |_: &str, store: Store<Kept>| {
-            let api = Api::all_with(self.client.clone(), &kind.resource());
+            let api = self.namespaces.apis_of(&self.client, &kind.resource());
             let (wake, written) = (self.wake.clone(), self.written.clone());
             let wake_target = move |namespace: &str, object: &DynamicObject| {
                 if let Some(name) = target(object) {

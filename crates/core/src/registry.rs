@@ -9,12 +9,13 @@ use arc_swap::ArcSwap;
 use futures::{Stream, StreamExt, stream};
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::runtime::reflector::{self, Store};
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt};
 use runway_api::{InferenceProviderConfig, labels};
 use runway_operator::clock;
 use runway_operator::process::Process;
-use runway_operator::watch::{reflect, watched};
+use runway_operator::scope::Apis;
+use runway_operator::watch::{Event, reflect, watched};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -50,7 +51,7 @@ impl Registry {
         let api: Api<InferenceProviderConfig> = Api::all(process.client.clone());
         let (store, writer) = reflector::store();
         let mut events = pin!(reflect(
-            watched(Api::all(process.client), watcher::Config::default()),
+            watched(Apis::one(Api::all(process.client)), watcher::Config::default()),
             writer
         ));
         let mut begins_to_lead = pin!(process.leadership.begins());
@@ -60,13 +61,13 @@ impl Registry {
         loop {
             tokio::select! {
                 event = events.next() => match event {
-                    Some(Event::Init | Event::InitApply(_)) => {}
+                    Some(Event::Init(_) | Event::InitApply(_)) => {}
                     Some(event) => {
                         self.rebuild(&store);
                         if process.leadership.is_leading() {
                             self.report_rules(&api, &mut said).await;
                         }
-                        if matches!(event, Event::InitDone) && let Some((listed, pending)) = listed.take() {
+                        if matches!(event, Event::Listed) && let Some((listed, pending)) = listed.take() {
                             pending.done();
                             // The receiver is gone during shutdown.
                             let _ = listed.send(());

@@ -35,10 +35,11 @@ pub async fn run(process: Process, registry: Arc<Registry>, selector_enabled: bo
     let deployments_listed = process.health.waits_for("the list of ModelDeployments");
     let autoscalers_listed = process.health.waits_for("the lists of autoscalers");
     let events = Events::start(client.clone(), labels::CORE_MANAGER);
-    let executor =
-        Executor::new(client.clone(), labels::CORE_MANAGER, labels::FINALIZER, events).traced(process.traces.clone());
+    let executor = Executor::new(client.clone(), labels::CORE_MANAGER, labels::FINALIZER, events)
+        .traced(process.traces.clone())
+        .within(&process.namespaces);
     let (wake, woken) = controller::wake();
-    let caches = Caches::new(client.clone(), wake, executor.children.clone());
+    let caches = Caches::new(&process, wake, executor.children.clone());
     let mut tasks = JoinSet::new();
     tokio::select! {
         _ = async { tokio::join!(all_seen, caches.start(&mut tasks)) } => autoscalers_listed.done(),

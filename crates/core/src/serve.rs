@@ -127,7 +127,11 @@ pub async fn admission(
     let tls = authority.tls()?;
     keep_current(process, args, authority);
 
-    let (router, limits) = served(handlers::router(move || registry.current(), process.traces.clone()));
+    let (router, limits) = served(handlers::router(
+        move || registry.current(),
+        process.namespaces.clone(),
+        process.traces.clone(),
+    ));
     let shutdown = process.shutdown.clone();
     let end = CancellationToken::new();
     let (behind_service, last_request) = (args.webhook_url.is_none(), end.clone());

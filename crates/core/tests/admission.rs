@@ -16,6 +16,7 @@ use runway_api::{InferenceProviderConfig, ModelDeployment, labels};
 use runway_core::admission::{handlers, manifests};
 use runway_core::providers::Providers;
 use runway_operator::clock;
+use runway_operator::scope::Namespaces;
 use runway_operator::webhook::certificates::Authorities;
 use runway_operator::webhook::{Authority, Endpoint, Lifetimes, Settings, Target, keep_bundle};
 use runway_testbed::{ControlPlane, Options, PATIENCE, eventually};
@@ -81,7 +82,11 @@ impl Webhooks {
         tokio::spawn(runway_http::serve(
             listener,
             Some(tls),
-            handlers::router(move || providers.clone(), runway_operator::trace::Traces::default()),
+            handlers::router(
+                move || providers.clone(),
+                Namespaces::default(),
+                runway_operator::trace::Traces::default(),
+            ),
             runway_http::Limits::WEBHOOK,
             shutdown.clone(),
         ));

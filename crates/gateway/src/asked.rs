@@ -8,6 +8,9 @@ use serde_json::value::RawValue;
 /// A body with another name of the model. The rest is shared with the body that the client sent.
 pub type Renamed = Chain<Chain<Bytes, Bytes>, Bytes>;
 
+/// Longest name of a model, in bytes: refusals repeat it.
+const LONGEST: usize = 1024;
+
 /// The model that a request names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
@@ -26,6 +29,11 @@ pub enum Error {
     /// The name of the model is not a string.
     #[error("the field `model` is not the name of a model: set it to an id of GET /v1/models")]
     NotAName,
+    /// The name of the model is longer than any.
+    #[error(
+        "the field `model` has {0} bytes, and no model has a name of more than {LONGEST}: set it to an id of GET /v1/models"
+    )]
+    TooLong(usize),
 }
 
 impl Asked {
@@ -47,6 +55,9 @@ impl Asked {
             serde_json::from_slice(body).map_err(|error| Error::NotAnObject(error.to_string()))?;
         let text = request.model.get();
         let model: String = serde_json::from_str(text).map_err(|_| Error::NotAName)?;
+        if model.len() > LONGEST {
+            return Err(Error::TooLong(model.len()));
+        }
         let start = (text.as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
         Ok(Self {
             model,
@@ -112,5 +123,11 @@ mod tests {
             assert!(matches!(Asked::read(body.as_bytes()), Err(Error::NotAName)), "{body}");
         }
         assert!(Asked::read(b"{\"model\":\"\xff\"}").is_err());
+        let long = format!(r#"{{"model":"{}"}}"#, "a".repeat(LONGEST + 1));
+        let error = Asked::read(long.as_bytes()).unwrap_err();
+        assert!(
+            matches!(error, Error::TooLong(_)) && error.to_string().len() < 200,
+            "{error}"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Keys of callers that have no token of the cluster, from the files of a mounted Secret.
 //!
-//! Each file is one caller: its name is the name of the caller, and its content a JSON object with the key and the models, as
-//! `{"key": "…", "models": ["team-a/gemma", "team-b/*"]}`.
+//! Each file is one caller: its name is the name of the caller, and its content a JSON object with the hashes of its keys and the
+//! models, as `{"keys": [{"sha256": "…", "expires": "2027-01-31T00:00:00Z"}], "models": ["team-a/gemma", "team-b/*"]}`. `expires` may
+//! be omitted. A key in plain text, as `"key": "…"`, is accepted beside them, or instead.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +10,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -24,7 +26,10 @@ const LARGEST_FILE: u64 = 64 * 1024;
 pub struct KeyHolder {
     /// Name of the caller: that of the file.
     pub name: String,
-    models: Vec<Pattern>,
+    models: Arc<[Pattern]>,
+    /// Hash of the key.
+    hash: [u8; 32],
+    expires: Option<Timestamp>,
 }
 
 /// One model, or all models of a namespace.
@@ -35,9 +40,13 @@ struct Pattern {
     name: Option<String>,
 }
 
-/// Callers by the hash of their key.
+/// Callers by the hashes of their keys.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Keys(BTreeMap<[u8; 32], Arc<KeyHolder>>);
+pub struct Keys {
+    by_hash: BTreeMap<[u8; 32], Arc<KeyHolder>>,
+    /// Names of callers whose key is in plain text.
+    plain: Vec<String>,
+}
 
 /// Reason why a file does not hold a key.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +58,16 @@ pub enum Invalid {
     #[error("the file is larger than {} KiB", LARGEST_FILE / 1024)]
     TooLarge,
     /// It is not what it should be. The parser's own words may contain the key.
-    #[error("line {0}, column {1}: expected {{\"key\": \"KEY\", \"models\": [\"NAMESPACE/NAME\", \"NAMESPACE/*\"]}}")]
+    #[error(
+        "line {0}, column {1}: expected {{\"keys\": [{{\"sha256\": \"HASH\"}}], \"models\": [\"NAMESPACE/NAME\", \"NAMESPACE/*\"]}}"
+    )]
     NotAKey(usize, usize),
+    /// There is no key.
+    #[error("keys: at least one is required")]
+    NoKey,
+    /// A hash is not one.
+    #[error("keys[{0}].sha256: expected 64 hexadecimal digits, the SHA-256 of the key")]
+    Hash(usize),
     /// The key is short.
     #[error("the key is too short: use at least {SHORTEST} characters")]
     Short,
@@ -65,8 +82,17 @@ pub enum Invalid {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    key: String,
+    key: Option<String>,
+    #[serde(default)]
+    keys: Vec<Hashed>,
     models: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Hashed {
+    sha256: String,
+    expires: Option<Timestamp>,
 }
 
 impl KeyHolder {
@@ -102,28 +128,67 @@ impl Keys {
     }
 
     /// Adds the caller of a file.
-    fn add(&mut self, name: &str, text: &str) -> Result<(), Invalid> {
-        let File { key, models } =
+    ///
+    /// # Errors
+    /// The text is not valid, or another caller has the same key.
+    pub fn add(&mut self, name: &str, text: &str) -> Result<(), Invalid> {
+        let File { key, keys, models } =
             serde_json::from_str(text).map_err(|error| Invalid::NotAKey(error.line(), error.column()))?;
-        if key.chars().count() < SHORTEST {
-            return Err(Invalid::Short);
+        let models: Arc<[Pattern]> = models.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?;
+        let mut hashes = Vec::new();
+        for (at, key) in keys.iter().enumerate() {
+            let mut hash = [0; 32];
+            hex::decode_to_slice(&key.sha256, &mut hash).map_err(|_| Invalid::Hash(at))?;
+            hashes.push((hash, key.expires));
         }
-        let models = models.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?;
-        let hash = hash(&key);
-        if let Some(other) = self.0.get(&hash) {
+        if let Some(key) = &key {
+            if key.chars().count() < SHORTEST {
+                return Err(Invalid::Short);
+            }
+            hashes.push((hash(key), None));
+        }
+        if hashes.is_empty() {
+            return Err(Invalid::NoKey);
+        }
+        if let Some(other) = hashes.iter().find_map(|(hash, _)| self.by_hash.get(hash)) {
             return Err(Invalid::Twice(other.name.clone()));
         }
-        let name = name.to_owned();
-        self.0.insert(hash, Arc::new(KeyHolder { name, models }));
+        self.plain.extend(key.map(|_| name.to_owned()));
+        let holders = hashes.into_iter().map(|(hash, expires)| {
+            let (name, models) = (name.to_owned(), Arc::clone(&models));
+            let holder = KeyHolder {
+                name,
+                models,
+                hash,
+                expires,
+            };
+            (hash, Arc::new(holder))
+        });
+        self.by_hash.extend(holders);
         Ok(())
     }
 
-    /// The caller with a key. Hashes are compared, so that the time says nothing about a key.
-    pub fn holder(&self, key: &str) -> Option<Arc<KeyHolder>> {
-        if self.0.is_empty() {
+    /// The caller with a key that has not expired. Hashes are compared, so that the time says nothing about a key.
+    pub fn holder(&self, key: &str, now: Timestamp) -> Option<Arc<KeyHolder>> {
+        if self.by_hash.is_empty() {
             return None;
         }
-        self.0.get(&hash(key)).cloned()
+        self.of_hash(&hash(key), now)
+    }
+
+    /// The same caller, if its key is still accepted.
+    pub fn current(&self, holder: &KeyHolder, now: Timestamp) -> Option<Arc<KeyHolder>> {
+        self.of_hash(&holder.hash, now)
+    }
+
+    fn of_hash(&self, hash: &[u8; 32], now: Timestamp) -> Option<Arc<KeyHolder>> {
+        let holder = self.by_hash.get(hash)?;
+        holder.expires.is_none_or(|end| now < end).then(|| Arc::clone(holder))
+    }
+
+    /// Names of callers whose key is in plain text, which each reader of the Secret has.
+    pub fn plain(&self) -> &[String] {
+        &self.plain
     }
 }
 
@@ -158,6 +223,7 @@ fn text(path: &Path) -> Result<String, Invalid> {
 mod tests {
     use super::*;
 
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
     const SHOP: &str = r#"{"key": "a key of the shop's own", "models": ["team-a/gemma", "team-b/*"]}"#;
 
     #[test]
@@ -166,13 +232,36 @@ mod tests {
         fs::write(folder.path().join("shop"), SHOP).unwrap();
         fs::write(folder.path().join("..data"), "not a key").unwrap();
         let keys = Keys::read(folder.path());
-        let shop = keys.holder("a key of the shop's own").unwrap();
+        let shop = keys.holder("a key of the shop's own", NOW).unwrap();
         assert_eq!(shop.name, "shop");
         let may = |namespace, name| shop.may_use(&Model::asleep(&format!("{namespace}/{name}"), "any"));
         assert!(may("team-a", "gemma") && may("team-b", "any"));
         assert!(!may("team-a", "other") && !may("team-c", "gemma"));
-        assert_eq!(keys.holder("a key of the shop's"), None);
+        assert_eq!(keys.holder("a key of the shop's", NOW), None);
+        assert_eq!(keys.plain(), ["shop"]);
         assert_eq!(Keys::read(&folder.path().join("none")), Keys::default());
+    }
+
+    #[test]
+    fn keys_are_hashed_expire_and_are_rotated() {
+        let [old, new, other] = [1, 2, 3].map(|n| format!("kr-{}", hex::encode([n; 32])));
+        let sha256 = |key: &str| hex::encode(hash(key));
+        let text = format!(
+            r#"{{"keys": [{{"sha256": "{}", "expires": "1970-01-01T00:01:00Z"}}, {{"sha256": "{}"}}], "models": ["a/one"]}}"#,
+            sha256(&old),
+            sha256(&new).to_uppercase(),
+        );
+        let mut keys = Keys::default();
+        keys.add("shop", &text).unwrap();
+        let late = Timestamp::from_second(60).unwrap();
+        let name = |key: &str, now| keys.holder(key, now).map(|holder| holder.name.clone());
+        assert_eq!(name(&old, NOW).as_deref(), Some("shop"));
+        assert_eq!(name(&old, late), None);
+        assert_eq!(name(&new, late).as_deref(), Some("shop"));
+        assert_eq!((name(&other, NOW), name(&sha256(&new), NOW)), (None, None));
+        let holder = keys.holder(&old, NOW).unwrap();
+        assert!(keys.current(&holder, NOW).is_some() && keys.current(&holder, late).is_none());
+        assert!(Keys::default().current(&holder, NOW).is_none() && keys.plain().is_empty());
     }
 
     #[test]
@@ -185,14 +274,23 @@ mod tests {
             ("d-short", r#"{"key": "short", "models": []}"#),
             ("e-pattern", r#"{"key": "12345678901234567890", "models": ["*"]}"#),
             ("f-field", r#"{"key": "12345678901234567890", "model": ["a/b"]}"#),
+            (
+                "f-hash",
+                r#"{"keys": [{"sha256": "a key of the shop's own"}], "models": ["a/b"]}"#,
+            ),
+            (
+                "f-time",
+                r#"{"keys": [{"sha256": "00", "expires": "soon"}], "models": ["a/b"]}"#,
+            ),
+            ("f-without", r#"{"models": ["a/b"]}"#),
         ];
         for (name, text) in files {
             fs::write(folder.path().join(name), text).unwrap();
         }
         fs::write(folder.path().join("g-large"), " ".repeat(100_000)).unwrap();
         let keys = Keys::read(folder.path());
-        assert_eq!(keys.0.len(), 1);
-        assert_eq!(keys.holder("a key of the shop's own").unwrap().name, "a-shop");
+        assert_eq!(keys.by_hash.len(), 1);
+        assert_eq!(keys.holder("a key of the shop's own", NOW).unwrap().name, "a-shop");
     }
 
     #[test]

@@ -11,11 +11,13 @@
 //! | [`rights`], [`keys`] | identity and rights of callers |
 //! | [`serving`] | waits until a model serves |
 //! | [`scale`] | wakes models that are scaled to zero |
-//! | [`engine`], [`names`] | requests to engines |
+//! | [`engine`], [`addresses`], [`names`] | requests to engines |
+//! | [`revocable`] | responses that end with the right of their caller |
 //! | [`refused`], [`metrics`], [`spans`] | refusals, metrics, traces |
 //! | [`run`](fn@run) | starts the router |
 //! | [`routes`] | the routes controller, a program of its own: HTTPRoutes at a Gateway of the cluster |
 
+pub mod addresses;
 pub mod asked;
 pub mod engine;
 pub mod keys;
@@ -24,6 +26,7 @@ pub mod model;
 pub mod models;
 pub mod names;
 pub mod refused;
+pub mod revocable;
 pub mod rights;
 pub mod routes;
 mod run;
@@ -35,11 +38,12 @@ pub mod table;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
-pub use run::{Args, Error, run, run_on, run_with};
+pub use run::{AUDIENCE, Args, Error, run, run_on, run_with};
 
-/// Permissions of the router: to read and wake models, and to ask about callers.
+/// Permissions of the router: to read and wake models, to find their addresses, and to ask about callers.
 pub fn access() -> Vec<PolicyRule> {
     let mut rules = scale::access();
+    rules.extend(addresses::access());
     rules.extend(runway_callers::access());
     rules
 }

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
+use kube::Client;
 use kube::runtime::watcher;
-use kube::{Api, Client};
 use parking_lot::RwLock;
 use runway_api::ModelDeployment;
 use runway_http::watches::{Watch, Watches};
 use runway_operator::health::Pending;
+use runway_operator::scope::Namespaces;
 use runway_operator::services::ServicePort;
 use runway_operator::store::{Change, Store};
 use runway_operator::watch::watched;
 
 use crate::model::{Model, State};
-use crate::table::{Key, Table, beside};
+use crate::table::{Key, Listed, Named, Table, beside};
 
 /// Current models, and news of them. Cheap to clone.
 #[derive(Clone)]
@@ -34,9 +35,15 @@ impl Default for Models {
 }
 
 impl Models {
-    /// Follows the ModelDeployments of the cluster, for as long as it is polled. `changed` is called after each change.
-    pub async fn follow(self, client: Client, listed: Pending, changed: impl Fn(&Change<'_, Arc<Model>>)) {
-        let events = watched(Api::all(client), watcher::Config::default());
+    /// Follows the ModelDeployments in these namespaces, for as long as it is polled. `changed` is called after each change.
+    pub async fn follow(
+        self,
+        client: Client,
+        namespaces: Namespaces,
+        listed: Pending,
+        changed: impl Fn(&Change<'_, Arc<Model>>),
+    ) {
+        let events = watched(namespaces.apis(&client), watcher::Config::default());
         let keep = |md: ModelDeployment| Model::of(&md).map(Arc::new);
         let taken_in = self.store.clone().follow(events, keep, |change| {
             self.take_in(change);
@@ -54,7 +61,7 @@ impl Models {
         if change.gone {
             self.table.write().remove(&key);
         } else {
-            self.table.write().insert(Arc::clone(change.kept));
+            self.table.write().insert(Arc::clone(change.kept), !self.are_known());
         }
         self.news.wake(&key);
         if let Some(other) = &change.kept.stands_in_for {
@@ -89,8 +96,13 @@ impl Models {
     }
 
     /// The models that a name in a request may mean.
-    pub fn candidates(&self, asked: &str) -> Vec<Arc<Model>> {
-        self.table.read().candidates(asked)
+    pub fn named(&self, asked: &str) -> Named {
+        self.table.read().named(asked)
+    }
+
+    /// The list of models for a caller who may get these.
+    pub fn listing(&self, visible: &[Arc<Model>]) -> Vec<Listed> {
+        self.table.read().listing(visible)
     }
 
     /// News of a model from now on.

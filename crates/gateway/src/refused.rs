@@ -90,7 +90,7 @@ impl From<NotOne> for Refused {
                 "model_not_found",
                 error.to_string(),
             ),
-            NotOne::Several(..) => Self::new(
+            NotOne::Gone(..) => Self::new(
                 Refusal::ambiguous,
                 StatusCode::BAD_REQUEST,
                 "model_ambiguous",

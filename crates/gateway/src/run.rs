@@ -5,17 +5,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use runway_api::labels;
 use runway_callers::Callers;
 use runway_callers::places::Places;
 use runway_http::Limits;
+use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
+use runway_operator::scope::ScopeArgs;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{Engines, Lookup, cluster_dns};
+use crate::addresses::Addresses;
+use crate::engine::{Engines, Lookup};
 use crate::metrics::{Metrics, Scrape};
 use crate::models::Models;
 use crate::names::Names;
@@ -28,18 +32,30 @@ const MIB: usize = 1024 * 1024;
 /// Time before the end of the drain at which held requests are answered.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// Audience of tokens by default.
+pub const AUDIENCE: &str = labels::ROUTER_MANAGER;
+
 /// Arguments of the router.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Server for callers.
     #[command(flatten)]
     pub listen: ListenArgs,
-    /// Audience of accepted tokens; repeatable. If omitted, tokens for the API server are accepted
-    #[arg(long = "token-audience", value_name = "AUDIENCE")]
+    /// Audit log.
+    #[command(flatten)]
+    pub audit: AuditArgs,
+    /// Namespaces of the models.
+    #[command(flatten)]
+    pub scope: ScopeArgs,
+    /// Audience of accepted tokens; repeatable. If empty, tokens for the API server are accepted
+    #[arg(long = "token-audience", value_name = "AUDIENCE", default_value = AUDIENCE)]
     pub token_audiences: Vec<String>,
     /// Folder with the keys of callers that have no token, one file for each caller
     #[arg(long, value_name = "DIR", default_value = "/etc/kubeairunway/gateway-keys")]
     pub keys_dir: PathBuf,
+    /// Interval at which the right of a caller to a response in progress is checked again, such as 1m
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    pub check_rights_every: Duration,
     /// Longest time for which a request waits until its model serves, such as 5m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub longest_hold: Duration,
@@ -49,13 +65,16 @@ pub struct Args {
     /// Requests in flight at once, with those that wait
     #[arg(long, value_name = "N", default_value_t = 12_000)]
     pub largest_requests: usize,
-    /// Requests in flight of one caller
+    /// Requests in flight of one tenant: the ServiceAccounts of a namespace, another user, or a key
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub largest_requests_of_caller: usize,
+    /// Requests in flight to one model, with those that wait
+    #[arg(long, value_name = "N", default_value_t = 6_000)]
+    pub largest_requests_of_model: usize,
     /// Largest body of a request, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16 * MIB)]
     pub largest_body: usize,
-    /// Memory for bodies of requests that have not been answered, in MiB
+    /// Memory for bodies of requests until the engine has received them, in MiB; at least twice the largest body. One tenant has at most half of what others leave
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub memory: usize,
     /// Time from SIGTERM until no more connections are accepted: until all nodes know that the pod ends
@@ -80,6 +99,9 @@ pub enum Error {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] BadCertificate),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
 }
 
 /// Runs the router until the process shuts down.
@@ -87,7 +109,16 @@ pub enum Error {
 /// # Errors
 /// If it cannot start.
 pub async fn run(process: Process, args: Args) -> Result<(), Error> {
-    run_with(process, args, cluster_dns()).await
+    let addresses = Addresses::default();
+    let listed = process.health.waits_for("the Services");
+    let following = addresses
+        .clone()
+        .follow(process.client.clone(), args.scope.watch_namespaces.clone(), listed);
+    // Requests in flight outlive the begin of the shutdown, and so does the watch.
+    process
+        .health
+        .supervise("the watch of Services", process.shutdown.clone(), following);
+    run_with(process, args, addresses.lookup()).await
 }
 
 /// Same as [`run`], with another way to find the addresses of Services.
@@ -109,6 +140,7 @@ pub async fn run_with(process: Process, args: Args, lookup: Lookup) -> Result<()
 pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup: Lookup) -> Result<(), Error> {
     let shutdown = process.shutdown.clone();
     let tls = args.listen.tls(&shutdown).await?;
+    let audit = Audit::open(&args.audit, "kubeairunway-gateway", server::describe, &process.metrics)?;
     let metrics = Arc::new(Metrics::new(args.largest_held));
     process.metrics.collect(Scrape(Arc::clone(&metrics)));
     // The cache and held requests outlive the begin of the shutdown.
@@ -118,9 +150,10 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     let following = {
         let (api, client) = (Arc::clone(&api), process.client.clone());
         let models = api.serving.models.clone();
+        let namespaces = args.scope.watch_namespaces.clone();
         async move {
             models
-                .follow(client, listed, |change| {
+                .follow(client, namespaces, listed, |change| {
                     api.serving.changed(change);
                     if change.gone {
                         api.metrics.forget(change.namespace, change.name);
@@ -165,17 +198,20 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     };
     let of_bodies = server::Limits {
         body: args.largest_body,
-        bodies: args.memory * MIB,
+        // Half of it for one tenant.
+        bodies: (args.memory * MIB).max(2 * args.largest_body),
     };
-    runway_http::serve(listener, tls, server::router(api, of_bodies), limits, deaf).await;
+    let router = Audit::layer(audit, server::router(api, of_bodies));
+    runway_http::serve(listener, tls, router, limits, deaf).await;
     ended.cancel();
     process.leadership.step_down().await;
     Ok(())
 }
 
 fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, closing: CancellationToken) -> Api {
+    let audiences = args.token_audiences.iter();
     let options = runway_callers::Options {
-        audiences: args.token_audiences.clone(),
+        audiences: audiences.filter(|audience| !audience.is_empty()).cloned().collect(),
         ..runway_callers::Options::default()
     };
     let callers = Callers::new(process.client.clone(), options);
@@ -192,7 +228,9 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
             longest_hold: args.longest_hold,
             closing,
         },
+        check_rights_every: args.check_rights_every,
         places: Places::new(args.largest_requests, args.largest_requests_of_caller),
+        of_models: Places::new(args.largest_requests, args.largest_requests_of_model),
         metrics,
         traces: process.traces.clone(),
     }

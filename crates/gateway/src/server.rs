@@ -17,9 +17,11 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use http_body_util::Full;
-use runway_callers::places::Places;
+use runway_callers::places::{Place, Places};
+use runway_callers::tenant::Tenant;
 use runway_http::body::Holding;
-use runway_http::{Budget, Form};
+use runway_http::{Budget, Form, Owner, Turn};
+use runway_operator::audit::{self, Deed};
 use runway_operator::trace::Traces;
 use serde_json::json;
 
@@ -28,10 +30,11 @@ use crate::engine;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::refused::Refused;
+use crate::revocable::Revocable;
 use crate::rights::{Rights, Who};
 use crate::serving::Serving;
 use crate::spans::Span;
-use crate::table;
+use crate::table::{self, Listed};
 
 /// Paths that are passed on to engines.
 const PASSED_ON: [&str; 4] = [
@@ -45,12 +48,15 @@ const ALWAYS: usize = 4 * 1024;
 /// Longest time for which a client may send a body.
 const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
 
+/// Kind of the objects that requests are about.
+const KIND: &str = "ModelDeployment";
+
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of a body.
     pub body: usize,
-    /// Memory of all bodies, without the first 4 KiB of each.
+    /// Memory of all bodies, without the first 4 KiB of each. One tenant has at most half of what others leave.
     pub bodies: usize,
 }
 
@@ -61,7 +67,11 @@ pub struct Api {
     /// Models and engines.
     pub serving: Serving,
     /// Places for requests.
-    pub places: Places,
+    pub places: Places<Tenant>,
+    /// Places for requests to one model, which may hang.
+    pub of_models: Places<table::Key>,
+    /// Interval at which the right of a caller to a response in progress is checked.
+    pub check_rights_every: Duration,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Traces.
@@ -96,20 +106,31 @@ pub fn router(api: Arc<Api>, limits: Limits) -> Router {
         .layer(from_fn_with_state(api, admit))
 }
 
+/// Action and object of a request, for the audit log.
+pub fn describe(method: &Method, _: &str) -> Option<Deed> {
+    (method == Method::POST).then_some(Deed {
+        action: "infer",
+        kind: KIND,
+        ..Deed::default()
+    })
+}
+
 /// Identifies the caller, and takes a place for the request until the last byte of its response.
 async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let admitted = async {
-        let who = api.rights.identify(&parts.headers).await?;
-        let too_many = || Refused::busy("you have too many requests in flight, or the router has; try again");
-        let place = api.places.take(&who.name()).ok_or_else(too_many)?;
-        Ok((who, place))
+        let who = api.rights.identify(&parts).await?;
+        let too_many = || Refused::busy("your tenant has too many requests in flight, or the router has; try again");
+        let tenant = who.tenant();
+        let place = api.places.take(&tenant).ok_or_else(too_many)?;
+        Ok((who, tenant, place))
     };
     // Steps that are over keep no memory while the request is held: each has its own.
     match Box::pin(admitted).await {
-        Ok((who, place)) => {
+        Ok((who, tenant, place)) => {
             let taken = (place, api.metrics.begin());
             parts.extensions.insert(who);
+            parts.extensions.insert(Owner((&tenant).into()));
             let response = next.run(Request::from_parts(parts, body)).await;
             response.map(|body| Body::new(Holding::new(body, taken)))
         }
@@ -121,7 +142,7 @@ async fn list(State(api): State<Arc<Api>>, Extension(who): Extension<Who>) -> Re
     api.answer(async {
         api.models_are_known()?;
         let models = api.rights.usable(&who, api.serving.models.all()).await?;
-        Ok(Json(json!({ "object": "list", "data": table::listing(&models) })).into_response())
+        Ok(Json(json!({ "object": "list", "data": api.serving.models.listing(&models) })).into_response())
     })
     .await
 }
@@ -129,11 +150,7 @@ async fn list(State(api): State<Arc<Api>>, Extension(who): Extension<Who>) -> Re
 async fn show(State(api): State<Arc<Api>>, Extension(who): Extension<Who>, Path(id): Path<String>) -> Response {
     api.answer(async {
         let model = api.choose(&who, &id).await?;
-        let mut listed = table::listing(&[model]);
-        if let Some(listed) = listed.first_mut() {
-            listed.id = id;
-        }
-        Ok(Json(listed.pop()).into_response())
+        Ok(Json(Listed::new(id, &model)).into_response())
     })
     .await
 }
@@ -145,6 +162,7 @@ async fn no_route(State(api): State<Arc<Api>>) -> Response {
 async fn pass_on(
     State(api): State<Arc<Api>>,
     Extension(who): Extension<Who>,
+    Extension(turn): Extension<Turn>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -157,9 +175,13 @@ async fn pass_on(
     let passed_on = async {
         let path = path.ok_or_else(Refused::no_route)?;
         let asked = Asked::read(&body)?;
+        audit::object(KIND, "", &asked.model);
+        turn.end();
         let model = Box::pin(api.choose(&who, &asked.model)).await?;
+        audit::object(KIND, &model.namespace, &model.name);
         span.model(&model);
-        let counted = api.metrics.request(&model);
+        let place = api.place_at(&model)?;
+        let counted = (place, api.metrics.request(&model));
         let connecting = span.within("connect");
         let ready = api.serving.connect(&model).await?;
         drop(connecting);
@@ -176,14 +198,17 @@ async fn pass_on(
         if answer.status() == StatusCode::NOT_FOUND {
             api.serving.names.forget(&ready.uid);
         }
-        Ok((answer, counted, at_engine))
+        let lost = Arc::clone(&api.rights).lost(who, model, api.check_rights_every);
+        Ok((answer, lost, counted, at_engine))
     };
     match passed_on.await {
-        Ok((answer, counted, at_engine)) => {
+        Ok((answer, lost, counted, at_engine)) => {
             span.responded(answer.status());
             // Until the last byte.
             let held = (counted, at_engine, span);
-            answer.map(|body| Body::new(Holding::new(body, held)))
+            let (parts, body) = answer.into_parts();
+            let body = Revocable::new(&parts.headers, body, lost);
+            Response::from_parts(parts, Body::new(Holding::new(body, held)))
         }
         Err(refused) => {
             span.refused(&refused);
@@ -208,11 +233,24 @@ impl Api {
         self.serving.models.are_known().then_some(()).ok_or_else(starts)
     }
 
+    /// A place for a request to a model.
+    fn place_at(&self, model: &Model) -> Result<Place<table::Key>> {
+        let place = self.of_models.take(&table::key(model));
+        place.ok_or_else(|| {
+            let name = model.full_name();
+            Refused::busy(format!("model '{name}' has too many requests in flight; try again"))
+        })
+    }
+
     /// The one model that a name means for a caller.
     async fn choose(&self, who: &Who, asked: &str) -> Result<Arc<Model>> {
         self.models_are_known()?;
-        let candidates = self.serving.models.candidates(asked);
-        let usable = self.rights.usable(who, candidates).await?;
-        Ok(table::choose(asked, &usable)?)
+        let named = self.serving.models.named(asked);
+        let usable = self.rights.usable_as(who, asked, named.models.clone()).await?;
+        let knew_gone = match named.gone().filter(|_| !usable.is_empty()) {
+            Some(gone) => !self.rights.usable(who, vec![Arc::clone(gone)]).await?.is_empty(),
+            None => false,
+        };
+        Ok(table::choose(asked, &usable, &named, knew_gone)?)
     }
 }

@@ -16,7 +16,7 @@ use crate::models::Models;
 use crate::names::Names;
 use crate::refused::Refused;
 use crate::scale::{AGAIN, Scaler};
-use crate::table::{Key, NotOne, key};
+use crate::table::{self, Key, NotOne};
 
 /// Pause before the second attempt to connect; it doubles with each.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -73,7 +73,7 @@ impl Serving {
     /// # Errors
     /// The model is gone or has failed, does not serve in time, or too many requests are held.
     pub async fn connect(&self, model: &Model) -> Result<Ready, Refused> {
-        let key = key(model);
+        let key = table::key(model);
         let deadline = Instant::now() + self.longest_hold;
         let mut news = self.models.watch(&key);
         let (mut hold, mut pause) = (None, PAUSE);
@@ -97,6 +97,10 @@ impl Serving {
             for (model, at) in &engines {
                 match Box::pin(self.open(model, at)).await {
                     Ok(ready) => return Ok(ready),
+                    // Not of the stand-in: it comes before its model.
+                    Err(error @ engine::Error::NotPods(..)) if key == table::key(model) => {
+                        return Err(Refused::not_serving(error.to_string()));
+                    }
                     Err(error) => obstacle = error.to_string(),
                 }
             }
@@ -120,7 +124,7 @@ impl Serving {
             self.names.forget(&change.kept.uid);
         }
         if change.gone || change.kept.state != State::Asleep {
-            self.scaler.forget(&key(change.kept));
+            self.scaler.forget(&table::key(change.kept));
         }
     }
 
@@ -201,6 +205,7 @@ mod tests {
     use kube::Client;
     use kube::client::Body;
     use runway_operator::health::Health;
+    use runway_operator::scope::Namespaces;
     use serde_json::{Value, json};
 
     use super::*;
@@ -253,7 +258,12 @@ mod tests {
         let client = cluster(&writes);
         tokio::spawn({
             let (models, client) = (models.clone(), client.clone());
-            models.follow(client, Health::default().waits_for("the list"), |_| {})
+            models.follow(
+                client,
+                Namespaces::default(),
+                Health::default().waits_for("the list"),
+                |_| {},
+            )
         });
         while !models.are_known() {
             sleep(Duration::from_millis(1)).await;

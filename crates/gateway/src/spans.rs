@@ -1,6 +1,7 @@
 //! Spans of a request that is passed on. Without a receiver of traces, nothing is recorded.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use runway_operator::audit;
 use runway_operator::trace::{Recording, Traces};
 
 use crate::model::Model;
@@ -19,7 +20,11 @@ impl Span {
             return Self(None);
         }
         let of_client = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
-        Self(traces.request(of_client, format!("POST {path}")))
+        let span = traces.request(of_client, format!("POST {path}"));
+        if let Some(span) = &span {
+            audit::trace_id(span.trace_id());
+        }
+        Self(span)
     }
 
     /// A span within this one.

@@ -1,6 +1,6 @@
 //! The routing table: which models a name in a request may mean. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use runway_api::Name;
@@ -10,6 +10,8 @@ use crate::model::{Model, State};
 
 /// Most names in a message.
 const NAMES_SHOWN: usize = 10;
+/// Served names without a model whose last holder is remembered.
+const GONE: usize = 4096;
 
 /// Namespace and name of a ModelDeployment.
 pub type Key = (String, String);
@@ -18,7 +20,35 @@ pub type Key = (String, String);
 #[derive(Debug, Default)]
 pub struct Table {
     models: BTreeMap<Key, Arc<Model>>,
-    by_served_name: BTreeMap<String, BTreeSet<Key>>,
+    by_served_name: BTreeMap<String, Served>,
+    /// Served names that lost their last model, the oldest first.
+    gone: VecDeque<String>,
+}
+
+/// The models of a served name.
+#[derive(Debug)]
+struct Served {
+    /// The model that had the name first, or the one of its namespace that took its place; also after it is gone.
+    holder: Arc<Model>,
+    keys: BTreeSet<Key>,
+}
+
+/// The models that a name in a request may mean.
+#[derive(Debug, Default)]
+pub struct Named {
+    /// By namespace and name.
+    pub models: Vec<Arc<Model>>,
+    /// The model that the name belongs to. It may be gone.
+    pub holder: Option<Arc<Model>>,
+}
+
+impl Named {
+    /// The holder of the name, if it is gone.
+    pub fn gone(&self) -> Option<&Arc<Model>> {
+        let holder = self.holder.as_ref()?;
+        let is_there = self.models.iter().any(|model| key(model) == key(holder));
+        (!is_there).then_some(holder)
+    }
 }
 
 /// Reason why a name does not lead to one model.
@@ -29,31 +59,75 @@ pub enum NotOne {
         "model '{0}' not found: it does not exist, or you may not get its ModelDeployment; list your models with GET /v1/models"
     )]
     None(String),
-    /// Several models.
-    #[error("model '{0}' is ambiguous: use one of the full names {1}")]
-    Several(String, String),
+    /// The name belonged to a model that is gone: another team's model does not take its place silently.
+    #[error("model '{0}' is ambiguous: it was '{1}', which does not exist any more; use one of the full names {2}")]
+    Gone(String, String, String),
 }
 
 impl Table {
-    /// Adds a model, or replaces the one of the same name.
-    pub fn insert(&mut self, model: Arc<Model>) {
+    /// Adds a model, or replaces the one of the same name. A served name belongs to the model that had it first: by age for those
+    /// of the first list (`by_age`), and by arrival after it.
+    pub fn insert(&mut self, model: Arc<Model>, by_age: bool) {
         let key = key(&model);
-        self.remove(&key);
+        if let Some(before) = self.models.get(&key)
+            && (before.served != model.served || model.stands_in_for.is_some())
+        {
+            self.remove(&key);
+        }
         if model.stands_in_for.is_none() {
-            let served = self.by_served_name.entry(model.served.clone()).or_default();
-            served.insert(key.clone());
+            self.serve(&key, &model, by_age);
         }
         self.models.insert(key, model);
     }
 
-    /// Removes a model.
+    fn serve(&mut self, key: &Key, model: &Arc<Model>, by_age: bool) {
+        let served = self
+            .by_served_name
+            .entry(model.served.clone())
+            .or_insert_with(|| Served {
+                holder: Arc::clone(model),
+                keys: BTreeSet::new(),
+            });
+        let holder = self::key(&served.holder);
+        let is_gone = !served.keys.contains(&holder);
+        let takes_over = if is_gone {
+            holder.0 == key.0
+        } else {
+            holder == *key || by_age && age(model) < age(&served.holder)
+        };
+        if takes_over {
+            served.holder = Arc::clone(model);
+        }
+        served.keys.insert(key.clone());
+    }
+
+    /// Removes a model. A served name stays with its namespace: another model of that namespace takes its place.
     pub fn remove(&mut self, key: &Key) {
         let Some(gone) = self.models.remove(key) else { return };
-        if let Some(served) = self.by_served_name.get_mut(&gone.served) {
-            served.remove(key);
-            if served.is_empty() {
-                self.by_served_name.remove(&gone.served);
+        let Some(served) = self.by_served_name.get_mut(&gone.served) else {
+            return;
+        };
+        if !served.keys.remove(key) {
+            return;
+        }
+        if self::key(&served.holder) == *key {
+            let of_namespace = served.keys.iter().filter(|other| other.0 == key.0);
+            let of_namespace = of_namespace.filter_map(|other| self.models.get(other));
+            if let Some(next) = of_namespace.min_by_key(|model| age(model)) {
+                served.holder = Arc::clone(next);
             }
+        }
+        if served.keys.is_empty() {
+            self.gone.push_back(gone.served.clone());
+        }
+        if self.gone.len() > GONE
+            && let Some(name) = self.gone.pop_front()
+            && self
+                .by_served_name
+                .get(&name)
+                .is_some_and(|served| served.keys.is_empty())
+        {
+            self.by_served_name.remove(&name);
         }
     }
 
@@ -74,14 +148,47 @@ impl Table {
         (stand_in.stands_in_for.as_ref() == Some(&model.name)).then_some(stand_in)
     }
 
-    /// The models that a name in a request may mean, by namespace and name. A full name means its own model only, whatever the
-    /// served names of others are.
-    pub fn candidates(&self, asked: &str) -> Vec<Arc<Model>> {
+    /// The models that a name in a request may mean. A full name means its own model only, whatever the served names of others are.
+    pub fn named(&self, asked: &str) -> Named {
         if let Some(model) = self.by_full_name(asked) {
-            return vec![model];
+            return Named {
+                models: vec![model],
+                holder: None,
+            };
         }
-        let keys = self.by_served_name.get(asked).into_iter().flatten();
-        keys.filter_map(|key| self.get(key)).collect()
+        let Some(served) = self.by_served_name.get(asked) else {
+            return Named::default();
+        };
+        Named {
+            models: served.keys.iter().filter_map(|key| self.get(key)).collect(),
+            holder: Some(Arc::clone(&served.holder)),
+        }
+    }
+
+    /// The list of models for a caller who may get these: by their served name if it belongs to them, or else by their full name.
+    pub fn listing(&self, visible: &[Arc<Model>]) -> Vec<Listed> {
+        let mut served: BTreeMap<&str, Vec<Arc<Model>>> = BTreeMap::new();
+        for model in visible {
+            served.entry(&model.served).or_default().push(Arc::clone(model));
+        }
+        let full: BTreeSet<String> = visible.iter().map(|model| model.full_name()).collect();
+        served.retain(|name, _| !full.contains(*name));
+        let meant = served.iter().filter_map(|(name, models)| {
+            let named = self.named(name);
+            let meant = choose(name, models, &named, named.gone().is_some()).ok()?;
+            Some((*name, key(&meant)))
+        });
+        let meant: BTreeMap<&str, Key> = meant.collect();
+        let has_name = |model: &Model| meant.get(model.served.as_str()) == Some(&key(model));
+        let listed = visible.iter().map(|model| {
+            let id = if has_name(model) {
+                model.served.clone()
+            } else {
+                model.full_name()
+            };
+            Listed::new(id, model)
+        });
+        listed.collect()
     }
 
     fn by_full_name(&self, asked: &str) -> Option<Arc<Model>> {
@@ -100,29 +207,39 @@ pub fn beside(model: &Model, other: &Name) -> Key {
     (model.namespace.to_string(), other.to_string())
 }
 
-/// The one model that a name means for a caller who may get these candidates.
+/// Order of models of the same served name.
+fn age(model: &Model) -> (i64, &str) {
+    (model.created, &model.uid)
+}
+
+/// The one model that a name means for a caller who may get `visible` of the models of that name: the holder of the name, or else
+/// the oldest. `knew_gone`: the caller may get the holder, which is gone.
 ///
 /// # Errors
-/// No candidate remains, or more than one.
-pub fn choose(asked: &str, visible: &[Arc<Model>]) -> Result<Arc<Model>, NotOne> {
-    match visible {
-        [] => Err(NotOne::None(asked.to_owned())),
-        [one] => Ok(Arc::clone(one)),
-        several => {
-            let names = several.iter().map(|model| format!("'{}'", model.full_name()));
-            let mut names: Vec<String> = names.take(NAMES_SHOWN).collect();
-            if several.len() > NAMES_SHOWN {
-                names.push(format!("{} more", several.len() - NAMES_SHOWN));
-            }
-            Err(NotOne::Several(asked.to_owned(), names.join(", ")))
+/// No model remains, or the name belonged to another one.
+pub fn choose(asked: &str, visible: &[Arc<Model>], named: &Named, knew_gone: bool) -> Result<Arc<Model>, NotOne> {
+    let holder = named.holder.as_deref();
+    let Some(oldest) = visible.iter().min_by_key(|model| age(model)) else {
+        return Err(NotOne::None(asked.to_owned()));
+    };
+    if let Some(holder) = holder.filter(|_| knew_gone) {
+        let all = visible.iter().map(|model| format!("'{}'", model.full_name()));
+        let mut shown: Vec<String> = all.take(NAMES_SHOWN).collect();
+        if visible.len() > NAMES_SHOWN {
+            shown.push(format!("{} more", visible.len() - NAMES_SHOWN));
         }
+        return Err(NotOne::Gone(asked.to_owned(), holder.full_name(), shown.join(", ")));
     }
+    let held = visible
+        .iter()
+        .find(|model| holder.is_some_and(|holder| key(holder) == key(model)));
+    Ok(Arc::clone(held.unwrap_or(oldest)))
 }
 
 /// A model in the list of models, in the form of OpenAI's API.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Listed {
-    /// Name for requests: the served name if that is unique in the list, or else the full name.
+    /// Name for requests.
     pub id: String,
     object: &'static str,
     created: i64,
@@ -132,36 +249,21 @@ pub struct Listed {
     state: &'static str,
 }
 
-/// The list of models for a caller who may get these.
-pub fn listing(visible: &[Arc<Model>]) -> Vec<Listed> {
-    let mut served: BTreeMap<&str, usize> = BTreeMap::new();
-    for model in visible {
-        *served.entry(&model.served).or_default() += 1;
-    }
-    let full: BTreeSet<String> = visible.iter().map(|model| model.full_name()).collect();
-    let is_unique = |name: &str| served.get(name) == Some(&1) && !full.contains(name);
-    visible
-        .iter()
-        .map(|model| listed(model, is_unique(&model.served)))
-        .collect()
-}
-
-fn listed(model: &Model, has_unique_name: bool) -> Listed {
-    Listed {
-        id: if has_unique_name {
-            model.served.clone()
-        } else {
-            model.full_name()
-        },
-        object: "model",
-        created: model.created,
-        owned_by: model.namespace.to_string(),
-        state: match model.state {
-            State::Serving(_) => "serving",
-            State::Asleep => "asleep",
-            State::Starting(_) => "starting",
-            State::Failed(_) => "failed",
-        },
+impl Listed {
+    /// A model by this name.
+    pub fn new(id: String, model: &Model) -> Self {
+        Self {
+            id,
+            object: "model",
+            created: model.created,
+            owned_by: model.namespace.to_string(),
+            state: match model.state {
+                State::Serving(_) => "serving",
+                State::Asleep => "asleep",
+                State::Starting(_) => "starting",
+                State::Failed(_) => "failed",
+            },
+        }
     }
 }
 
@@ -173,16 +275,42 @@ mod tests {
         Arc::new(Model::asleep(full_name, served))
     }
 
+    /// A table with these models, the oldest first.
     fn table(models: &[(&str, &str)]) -> Table {
         let mut table = Table::default();
-        for (full_name, served) in models {
-            table.insert(model(full_name, served));
+        for (age, (full_name, served)) in models.iter().enumerate().rev() {
+            let created = age.try_into().unwrap();
+            let model = Model::asleep(full_name, served);
+            table.insert(Arc::new(Model { created, ..model }), true);
         }
         table
     }
 
     fn found(table: &Table, asked: &str) -> Vec<String> {
-        table.candidates(asked).iter().map(|model| model.full_name()).collect()
+        let named = table.named(asked);
+        named.models.iter().map(|model| model.full_name()).collect()
+    }
+
+    /// The model that a name means for a caller who may get models of these namespaces.
+    fn meant(table: &Table, namespaces: &[&str], asked: &str) -> Result<String, String> {
+        let may_get = |model: &&Arc<Model>| namespaces.contains(&model.namespace.as_str());
+        let named = table.named(asked);
+        let visible: Vec<_> = named.models.iter().filter(may_get).cloned().collect();
+        let chosen = choose(asked, &visible, &named, named.gone().is_some_and(|gone| may_get(&gone)));
+        chosen.map(|model| model.full_name()).map_err(|error| error.to_string())
+    }
+
+    fn key_of(full_name: &str) -> Key {
+        let (namespace, name) = full_name.split_once('/').unwrap();
+        (namespace.to_owned(), name.to_owned())
+    }
+
+    fn ids(table: &Table) -> Vec<String> {
+        table
+            .listing(&table.all())
+            .into_iter()
+            .map(|listed| listed.id)
+            .collect()
     }
 
     #[test]
@@ -206,18 +334,62 @@ mod tests {
         let table = table(&[("a/one", "llama"), ("evil/two", "a/one")]);
         assert_eq!(found(&table, "a/one"), ["a/one"]);
         assert_eq!(found(&table, "evil/two"), ["evil/two"]);
-        let ids: Vec<String> = listing(&table.all()).into_iter().map(|listed| listed.id).collect();
-        assert_eq!(ids, ["llama", "evil/two"]);
+        assert_eq!(ids(&table), ["llama", "evil/two"]);
     }
 
     #[test]
-    fn changed_and_removed_models_leave_no_name_behind() {
+    fn served_name_belongs_to_the_model_that_had_it_first() {
+        let mut table = table(&[("team/one", "llama"), ("evil/one", "llama")]);
+        assert_eq!(meant(&table, &["evil", "team"], "llama").unwrap(), "team/one");
+        assert_eq!(meant(&table, &["evil"], "llama").unwrap(), "evil/one");
+        // An old model that is renamed comes late all the same, and an update of the holder changes nothing.
+        let old = Model {
+            created: -1,
+            ..Model::asleep("evil/two", "llama")
+        };
+        table.insert(Arc::new(old), false);
+        table.insert(model("team/one", "llama"), false);
+        assert_eq!(meant(&table, &["evil", "team"], "llama").unwrap(), "team/one");
+        assert_eq!(ids(&table), ["evil/one", "evil/two", "llama"]);
+    }
+
+    #[test]
+    fn served_name_of_a_deleted_model_does_not_pass_to_another_team_silently() {
+        let mut table = table(&[("team/one", "llama"), ("evil/one", "llama")]);
+        let refused = "model 'llama' is ambiguous: it was 'team/one', which does not exist any more; use one of the full names 'evil/one'";
+        table.remove(&key_of("team/one"));
+        assert_eq!(meant(&table, &["evil", "team"], "llama").unwrap_err(), refused);
+        assert_eq!(meant(&table, &["evil"], "llama").unwrap(), "evil/one");
+        assert_eq!(ids(&table), ["evil/one"]);
+        // The order of deletion and creation does not matter.
+        table.remove(&key_of("evil/one"));
+        table.insert(model("evil/one", "llama"), false);
+        assert_eq!(meant(&table, &["evil", "team"], "llama").unwrap_err(), refused);
+        // The name belongs to the team.
+        table.insert(model("team/two", "llama"), false);
+        assert_eq!(meant(&table, &["evil", "team"], "llama").unwrap(), "team/two");
+        table.insert(model("team/three", "llama"), false);
+        table.remove(&key_of("team/two"));
+        assert_eq!(meant(&table, &["evil", "team"], "llama").unwrap(), "team/three");
+    }
+
+    #[test]
+    fn changed_and_removed_models_are_not_found_by_their_old_names() {
         let mut table = table(&[("a/one", "old")]);
-        table.insert(model("a/one", "new"));
+        table.insert(model("a/one", "new"), false);
         assert_eq!((found(&table, "old").len(), found(&table, "new").len()), (0, 1));
-        table.remove(&("a".to_owned(), "one".to_owned()));
-        table.remove(&("a".to_owned(), "one".to_owned()));
-        assert!(table.models.is_empty() && table.by_served_name.is_empty());
+        table.remove(&key_of("a/one"));
+        table.remove(&key_of("a/one"));
+        assert!(table.models.is_empty() && found(&table, "new").is_empty());
+    }
+
+    #[test]
+    fn names_of_the_past_are_bounded() {
+        let mut table = Table::default();
+        for n in 0..GONE + 10 {
+            table.insert(model("a/one", &n.to_string()), false);
+        }
+        assert_eq!((table.by_served_name.len(), table.gone.len()), (GONE + 1, GONE));
     }
 
     #[test]
@@ -225,15 +397,16 @@ mod tests {
         let mut table = table(&[]);
         let mut insert = |name: &str, stand_in: Option<&str>, stands_in_for: Option<&str>| {
             let name_of = |name: Option<&str>| name.map(|name| name.parse().unwrap());
-            table.insert(Arc::new(Model {
+            let model = Model {
                 stand_in: name_of(stand_in),
                 stands_in_for: name_of(stands_in_for),
                 ..Model::asleep(&format!("a/{name}"), "llama")
-            }));
-            let one = table.get(&("a".to_owned(), "one".to_owned())).unwrap();
+            };
+            table.insert(Arc::new(model), false);
+            let one = table.get(&key_of("a/one")).unwrap();
             let stand_in = table.stand_in(&one).map(|model| model.name.to_string());
-            let counts = [table.candidates("llama"), table.candidates("a/two"), table.all()].map(|models| models.len());
-            (stand_in, counts)
+            let named = ["llama", "a/two"].map(|name| found(&table, name).len());
+            (stand_in, [named[0], named[1], table.all().len()])
         };
         assert_eq!(insert("one", Some("two"), None), (None, [1, 0, 1]));
         assert_eq!(insert("two", None, None), (None, [2, 1, 2]));
@@ -243,34 +416,22 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_name_is_refused_with_the_full_names() {
-        let table = table(&[("a/one", "llama"), ("b/one", "llama")]);
-        let all = table.candidates("llama");
-        let error = choose("llama", &all).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "model 'llama' is ambiguous: use one of the full names 'a/one', 'b/one'"
-        );
-        // A caller who may get one of them means that one.
-        assert_eq!(choose("llama", &all[1..]).unwrap().full_name(), "b/one");
-        assert_eq!(choose("llama", &[]), Err(NotOne::None("llama".to_owned())));
-    }
-
-    #[test]
     fn message_about_many_models_is_short() {
-        let models: Vec<_> = (0..12).map(|n| model(&format!("a/m{n}"), "llama")).collect();
-        let error = choose("llama", &models).unwrap_err().to_string();
-        assert!(error.ends_with("'a/m9', 2 more"), "{error}");
+        let mut models = vec![("gone/one".to_owned(), "llama")];
+        models.extend((0..12).map(|n| (format!("a/m{n:02}"), "llama")));
+        let models: Vec<_> = models.iter().map(|(name, served)| (name.as_str(), *served)).collect();
+        let mut table = table(&models);
+        table.remove(&key_of("gone/one"));
+        let error = meant(&table, &["a", "gone"], "llama").unwrap_err();
+        assert!(error.ends_with("'a/m09', 2 more"), "{error}");
     }
 
     #[test]
-    fn list_has_full_names_where_served_names_repeat() {
+    fn ids_of_a_list_lead_back_to_their_models() {
         let table = table(&[("a/one", "llama"), ("b/one", "llama"), ("b/two", "gemma")]);
-        let ids: Vec<String> = listing(&table.all()).into_iter().map(|listed| listed.id).collect();
-        assert_eq!(ids, ["a/one", "b/one", "gemma"]);
-        // Each id in a list leads back to its model.
-        for (id, model) in ids.iter().zip(table.all()) {
-            assert_eq!(found(&table, id), [model.full_name()]);
+        assert_eq!(ids(&table), ["llama", "b/one", "gemma"]);
+        for (id, model) in ids(&table).iter().zip(table.all()) {
+            assert_eq!(meant(&table, &["a", "b"], id).unwrap(), model.full_name());
         }
     }
 }

@@ -22,7 +22,8 @@ async fn ten_thousand_held_requests_have_bounded_memory_and_are_answered() -> Re
     let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
     bed.model(NAMESPACE, "one", "llama", 0).await?;
     let program = Path::new(env!("CARGO_BIN_EXE_kubeairunway-gateway"));
-    let router = Router::start(&bed, program, &[&format!("--largest-requests-of-caller={HELD}")]).await?;
+    let limits = ["caller", "model"].map(|of| format!("--largest-requests-of-{of}={HELD}"));
+    let router = Router::start(&bed, program, &limits.each_ref().map(String::as_str)).await?;
     let before = router.memory()?.now;
     let held = Held::begin(&router, "llama", HELD).await?;
     let taken = router.memory()?.now.saturating_sub(before);

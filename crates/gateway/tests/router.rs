@@ -7,22 +7,27 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use axum::http::header;
+use axum::http::{Method, header};
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
-use kube::api::{Patch, PatchParams};
-use kube::{Client, Config};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, Client, Config};
 use runway_api::labels::{STAND_IN, STAND_IN_FOR};
 use runway_operator::trace::{TraceArgs, Traces};
 use runway_testbed::collector::{Collector, Received};
 use runway_testbed::engine::{Endpoint, chat_request};
-use runway_testbed::traffic::client;
+use runway_testbed::tokens::token;
+use runway_testbed::traffic::client::{self, Answer, request};
 use runway_testbed::{PATIENCE, audit, eventually};
-use serde_json::json;
-use support::{Begun, CHAT, Engine, KEY, ROUTER, World, closing_engine};
+use serde_json::{Value, json};
+use support::{Begun, CHAT, Engine, KEY, ROUTER, World, closing_engine, unreading_engine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 
+#[allow(clippy::too_many_lines, reason = "one life, in order")]
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_use_the_models_that_they_may_get() -> Result<()> {
     let world = World::start().await?;
@@ -30,6 +35,8 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
     for (namespace, name, served) in [("a", "one", "llama"), ("b", "one", "llama"), ("b", "two", "gemma")] {
         world.model(namespace, name, served, 1).await?;
         world.serves(namespace, name, engine.port).await?;
+        // Times of creation have seconds.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
     }
     let (all, two, none) = tokio::try_join!(
         world.token("all", Some(&[])),
@@ -43,7 +50,7 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
         let models = answer["data"].as_array().cloned().unwrap_or_default();
         anyhow::Ok(models.iter().map(|model| model["id"].clone()).collect::<Vec<_>>())
     };
-    ensure!(ids(&all).await? == ["a/one", "b/one", "gemma"]);
+    ensure!(ids(&all).await? == ["llama", "b/one", "gemma"]);
     ensure!(ids(&two).await? == ["gemma"]);
     ensure!(ids(&none).await?.is_empty());
     ensure!(
@@ -59,6 +66,14 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
         .get("wrong", "/v1/models")
         .await?
         .refused(401, "unauthenticated", "does not accept")?;
+    // A token for the API server is for the router only if it has no audience of its own.
+    let of_api_server = token(&world.admin, "default", "all", &[]).await?;
+    router
+        .get(&of_api_server, "/v1/models")
+        .await?
+        .refused(401, "unauthenticated", "another audience")?;
+    let any = world.router(&["--token-audience="]).await?.ready().await?;
+    ensure!(any.get(&of_api_server, "/v1/models").await?.status == 200);
     let named = router.get(&all, "/v1/models/b/two").await?.json();
     ensure!(named["id"] == "b/two" && named["owned_by"] == "b", "{named}");
     router
@@ -69,6 +84,7 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
     // The engine gets its own name, and no credentials.
     for (token, model) in [
         (&all, "gemma"),
+        (&all, "llama"),
         (&all, "b/one"),
         (&two, "b/two"),
         (&KEY.to_owned(), "llama"),
@@ -86,8 +102,6 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
         engine.seen.listed.load(Ordering::SeqCst) == 3,
         "each model asks its engine for the name once"
     );
-    let ambiguous = router.chat(&all, "llama").await?;
-    ambiguous.refused(400, "model_ambiguous", "'a/one', 'b/one'")?;
     for (token, model) in [
         (&all, "absent"),
         (&two, "llama"),
@@ -112,11 +126,53 @@ async fn callers_use_the_models_that_they_may_get() -> Result<()> {
     for series in [
         r#"kubeairunway_gateway_responses_total{namespace="b",name="two",caller="token",code="2xx"}"#,
         r#"kubeairunway_gateway_responses_total{namespace="a",name="one",caller="key",code="2xx"}"#,
-        r#"kubeairunway_gateway_requests_refused_total{reason="ambiguous"} 1"#,
     ] {
         ensure!(metrics.contains(series), "{series}: {metrics}");
     }
+
+    // The name of a deleted model does not pass to another team.
+    world.models("a").delete("one", &DeleteParams::default()).await?;
+    eventually(PATIENCE, async || {
+        let gone = router.chat(&all, "llama").await?;
+        gone.refused(400, "model_ambiguous", "it was 'a/one'")
+    })
+    .await?;
+    let metrics = router.metrics.text();
+    let ambiguous = r#"kubeairunway_gateway_requests_refused_total{reason="ambiguous"} 1"#;
+    ensure!(metrics.contains(ambiguous), "{metrics}");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_ends_when_its_caller_loses_the_right() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let token = world.token("shop", Some(&["one"])).await?;
+    let router = world.router(&["--check-rights-every=1s"]).await?.ready().await?;
+    let stream = json!({ "model": "llama", "prompt": "drip" });
+    let (of_token, of_key) = (
+        router.begin(&token, stream.clone()).await?,
+        router.begin(KEY, stream).await?,
+    );
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    ensure!(
+        engine.seen.open.load(Ordering::SeqCst) == 2,
+        "who has the right keeps the stream"
+    );
+    let bindings: Api<ClusterRoleBinding> = Api::all(world.admin.clone());
+    bindings.delete("shop", &DeleteParams::default()).await?;
+    std::fs::remove_file(world.keys.path().join("shop"))?;
+    for ended in [of_token, of_key] {
+        let whole = tokio::time::timeout(PATIENCE, ended.whole()).await??;
+        ensure!(whole.text.ends_with("\"code\":\"access_revoked\"}}\n\n"), "{whole:?}");
+    }
+    eventually(PATIENCE, async || {
+        ensure!(engine.seen.open.load(Ordering::SeqCst) == 0);
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -359,7 +415,10 @@ async fn stand_in_gets_the_requests_of_its_model_while_it_serves() -> Result<()>
     annotate("one-surge", STAND_IN_FOR, None).await?;
     eventually(PATIENCE, async || {
         let answer = router.chat(KEY, "llama").await?;
-        answer.refused(400, "model_ambiguous", "is ambiguous")
+        ensure!(answer.status == 200, "{answer:?}");
+        let listed = router.get(KEY, "/v1/models").await?.json();
+        ensure!(listed["data"].as_array().is_some_and(|all| all.len() == 2), "{listed}");
+        Ok(())
     })
     .await
 }
@@ -553,4 +612,166 @@ async fn limits_of_a_caller_and_the_end_of_the_router() -> Result<()> {
     let rest = begun.whole().await?;
     ensure!(rest.text.len() == 9 * 8, "{rest:?}");
     router.ended().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn audit_log_names_callers_models_and_results() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("its-own-name").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let (all, none) = tokio::try_join!(world.token("all", Some(&[])), world.token("none", None))?;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("audit.log");
+    let argument = format!("--audit-log={}", path.display());
+    let router = world.router(&[&argument]).await?.ready().await?;
+    for token in [&all, &none, "wrong", KEY] {
+        router.chat(token, "llama").await?;
+        router.get(token, "/v1/models").await?;
+    }
+    let metrics = router.metrics.text();
+    ensure!(
+        metrics.contains(r#"kubeairunway_audit_lines_dropped_total{reason="queue_full"} 0"#),
+        "{metrics}"
+    );
+    router.shutdown.cancel();
+    router.ended().await?;
+
+    let text = std::fs::read_to_string(&path)?;
+    for secret in [&all, &none, "wrong", KEY, "messages"] {
+        ensure!(!text.contains(secret), "{secret}: {text}");
+    }
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let mut line: Value = serde_json::from_str(line)?;
+        for name in ["time", "durationMs"] {
+            let removed = line.as_object_mut().and_then(|fields| fields.remove(name));
+            ensure!(removed.is_some(), "{name}: {text}");
+        }
+        lines.push(line);
+    }
+    let account = |name: &str| format!("system:serviceaccount:default:{name}");
+    let program = "kubeairunway-gateway";
+    let expected = [
+        json!({"program": program, "user": account("all"), "credential": "token", "tenant": "default", "action": "infer",
+            "kind": "ModelDeployment", "namespace": "a", "name": "one", "result": "allowed", "status": 200}),
+        json!({"program": program, "user": account("none"), "credential": "token", "tenant": "default", "action": "infer",
+            "kind": "ModelDeployment", "name": "llama", "result": "refused", "status": 404, "reason": "model_not_found"}),
+        json!({"program": program, "action": "infer", "kind": "ModelDeployment", "result": "refused", "status": 401,
+            "reason": "unauthenticated"}),
+        json!({"program": program, "action": "read", "result": "refused", "status": 401, "reason": "unauthenticated"}),
+        json!({"program": program, "user": "shop", "credential": "key", "action": "infer", "kind": "ModelDeployment",
+            "namespace": "a", "name": "one", "result": "allowed", "status": 200}),
+    ];
+    ensure!(lines == expected, "{lines:#?}");
+    Ok(())
+}
+
+const MIB: usize = 1024 * 1024;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_requests_to_a_model_that_never_starts_leave_room_for_other_tenants() -> Result<()> {
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    world.model("a", "two", "never", 1).await?;
+    let all = world.token("all", Some(&[])).await?;
+    let router = world.router(&[]).await?.ready().await?;
+    let large = json!({ "model": "never", "prompt": "x".repeat(16 * MIB - 1024) }).to_string();
+    let mut requests: JoinSet<Result<Answer>> = JoinSet::new();
+    for _ in 0..4 {
+        let sent = Begun::send(router.address, request(Method::POST, CHAT, KEY, large.clone())?);
+        requests.spawn(async move { sent.await?.whole().await });
+    }
+    // All have arrived.
+    timeout(PATIENCE, async {
+        loop {
+            while requests.try_join_next().is_some() {}
+            let held = format!("kubeairunway_gateway_held_requests {}", requests.len());
+            if router.metrics.text().contains(&held) {
+                return;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await?;
+    let small = router.chat(&all, "llama").await?;
+    ensure!(small.status == 200, "{small:?}");
+    let large = json!({ "model": "llama", "prompt": "x".repeat(10 * MIB) });
+    let large = router.post(&all, large).await?;
+    ensure!(large.status == 200, "{:?}", large.status);
+    ensure!(
+        requests.len() == 2,
+        "one tenant has at most half of the 64 MiB: {}",
+        requests.len()
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_an_engine_does_not_read_count_while_it_responds() -> Result<()> {
+    let world = World::start().await?;
+    let port = unreading_engine().await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", port).await?;
+    let router = world.router(&["--memory=64"]).await?.ready().await?;
+    let large = json!({ "model": "llama", "prompt": "x".repeat(16 * MIB - 1024) }).to_string();
+    let mut responding = Vec::new();
+    for _ in 0..2 {
+        let begun = Begun::send(router.address, request(Method::POST, CHAT, KEY, large.clone())?).await?;
+        ensure!(begun.response.status() == 200, "{:?}", begun.response);
+        responding.push(begun);
+    }
+    let third = Begun::send(router.address, request(Method::POST, CHAT, KEY, large.clone())?).await;
+    // Refused while it is sent, which its client may see as a closed connection.
+    ensure!(third.is_err() || third.is_ok_and(|begun| begun.response.status() == 503));
+    responding.clear();
+    eventually(PATIENCE, async || {
+        let begun = Begun::send(router.address, request(Method::POST, CHAT, KEY, large.clone())?).await?;
+        ensure!(begun.response.status() == 200, "{:?}", begun.response);
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invented_tokens_do_not_stop_callers_and_ask_rarely() -> Result<()> {
+    const CLIENTS: usize = 1000;
+    /// Longer than an answer about a token is used again.
+    const ATTACK: Duration = Duration::from_secs(15);
+    let world = World::start().await?;
+    let engine = Engine::start("llama").await?;
+    world.model("a", "one", "llama", 1).await?;
+    world.serves("a", "one", engine.port).await?;
+    let all = world.token("all", Some(&[])).await?;
+    let router = Arc::new(world.router(&[]).await?.ready().await?);
+    ensure!(router.chat(&all, "llama").await?.status == 200);
+
+    let audit = world.cluster.audit().await?;
+    let (mark, begun) = (audit.mark().await?, Instant::now());
+    let mut attack = JoinSet::new();
+    for client in 0..CLIENTS {
+        let router = Arc::clone(&router);
+        attack.spawn(async move {
+            for number in 0.. {
+                let accepted = router.get(&format!("invented-{client}-{number}"), "/v1/models").await;
+                assert!(accepted.is_ok_and(|answer| !answer.status.is_success()));
+            }
+        });
+    }
+    while begun.elapsed() < ATTACK {
+        let answer = router.chat(&all, "llama").await?;
+        ensure!(answer.status == 200, "{answer:?}");
+    }
+    attack.abort_all();
+    let requests = audit.since(mark).await?;
+    let seconds = usize::try_from(begun.elapsed().as_secs() + 1)?;
+    let reviews = audit::of_user(&requests, ROUTER)
+        .iter()
+        .filter(|request| request.resource == "tokenreviews")
+        .count();
+    // About invented tokens, and a few times about that of the caller.
+    ensure!((2..=51 * seconds).contains(&reviews), "{reviews} in {seconds} seconds");
+    Ok(())
 }

@@ -798,7 +798,7 @@ fn route_leads_from_the_gateway_to_the_model() {
             }],
             "rules": [{
                 "matches": [{
-                    "path": { "type": "PathPrefix", "value": "/" },
+                    "path": { "type": "PathPrefix", "value": "/v1" },
                     "headers": [{ "type": "Exact", "name": "X-Gateway-Model-Name", "value": "team/gemma" }],
                 }],
                 "backendRefs": [{ "kind": "Service", "name": "gemma", "port": 8000 }],

@@ -10,6 +10,7 @@
 //! | [`slots`] | which connections are open, and which of them makes room |
 //! | [`body`] | bodies of requests, bounded |
 //! | [`budget`] | memory for the bodies of one router, bounded over all requests |
+//! | [`pool`] | memory that is shared by owners |
 //! | [`refusal`] | responses to requests that are refused |
 //! | [`unread`] | ends connections whose client does not read |
 //! | [`watches`] | requests that wait for news |
@@ -18,6 +19,7 @@
 pub mod body;
 pub mod budget;
 pub mod limits;
+pub mod pool;
 pub mod refusal;
 pub mod server;
 pub mod slots;
@@ -25,8 +27,9 @@ pub mod tls;
 pub mod unread;
 pub mod watches;
 
-pub use budget::{Budget, Share};
+pub use budget::{Budget, Turn};
 pub use limits::Limits;
+pub use pool::Owner;
 pub use refusal::Form;
-pub use server::serve;
+pub use server::{Client, serve};
 pub use tls::Tls;

@@ -27,8 +27,20 @@ impl Form {
     }
 }
 
+/// Code of a refusal, as an extension of its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code(pub &'static str);
+
 /// A refusal in the form of OpenAI's errors, which its clients show.
 pub fn openai(status: StatusCode, code: &'static str, message: &str) -> Response {
+    let json = openai_json(code, message);
+    let mut response = (status, [(CONTENT_TYPE, "application/json")], json).into_response();
+    response.extensions_mut().insert(Code(code));
+    with_headers(status, response)
+}
+
+/// An error of OpenAI's API, as a body or an event of a stream.
+pub fn openai_json(code: &'static str, message: &str) -> String {
     #[derive(Serialize)]
     struct Body<'a> {
         error: Error<'a>,
@@ -44,11 +56,7 @@ pub fn openai(status: StatusCode, code: &'static str, message: &str) -> Response
         r#type: code,
         code,
     };
-    let json = serde_json::to_string(&Body { error }).unwrap_or_default();
-    with_headers(
-        status,
-        (status, [(CONTENT_TYPE, "application/json")], json).into_response(),
-    )
+    serde_json::to_string(&Body { error }).unwrap_or_default()
 }
 
 /// Adds what a status code requires: how to authenticate, or when to try again.

@@ -1,7 +1,7 @@
 //! Accepts and serves connections, with and without TLS, and drains them at the end.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{Request, StatusCode};
+use axum::http::{Extensions, Request, StatusCode};
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -86,6 +86,18 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 /// Bytes of a body that a client may send with HTTP/2 before its handler reads: they are kept in memory.
 #[cfg(feature = "http2")]
 const WINDOW: u32 = 64 * 1024;
+
+/// Address of the client of a request, in its extensions: of IPv4, or the 64 bits of IPv6 that a host has for itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Client(IpAddr);
+
+impl Client {
+    /// The address in the extensions of a request. Without a server, all have the same.
+    pub fn of(extensions: &Extensions) -> IpAddr {
+        let client = extensions.get().map(|Self(address)| *address);
+        client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+    }
+}
 
 /// State that all connections share.
 struct Server {
@@ -167,7 +179,8 @@ impl Server {
     /// Answers a request; the connection does not make room from the end of the request to the beginning of the response.
     async fn answer(self: Arc<Self>, request: Request<Incoming>, place: Arc<Place>) -> Result<Response, Infallible> {
         let work = Arc::new(place.request());
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(Client(place.slot.client));
         let body = Bounded::new(body, self.limits.body, Arc::clone(&work));
         let (exceeded, form) = (body.exceeded(), self.limits.form);
         let too_large = TooLarge {

@@ -24,7 +24,7 @@ pub(crate) struct Slots {
 /// An open connection.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    client: IpAddr,
+    pub(crate) client: IpAddr,
     /// Requests that are being worked on.
     working: AtomicUsize,
     waiting_since: AtomicU64,

@@ -295,18 +295,19 @@ async fn at_shutdown_nothing_is_waited_for_longer_than_the_limit() {
     assert!(is_closed(&mut working).await);
 }
 
-/// A server that keeps 64 KiB of bodies beyond the first KiB of each.
+/// 64 KiB for bodies, beyond the first KiB of each.
+const BUDGET: Budget = Budget {
+    body: 64 * 1024,
+    always: 1024,
+    received: 64 * 1024,
+    worked_on: 32 * 1024,
+    patience: Duration::from_secs(5),
+    form: Form::Text,
+};
+
 async fn with_budget() -> Server {
-    let budget = Budget {
-        body: 64 * 1024,
-        always: 1024,
-        received: 64 * 1024,
-        worked_on: 32 * 1024,
-        patience: Duration::from_secs(5),
-        form: Form::Text,
-    };
     let review = Router::new().route("/review", post(async |body: Bytes| body.len().to_string()));
-    Server::with(LIMITS, None, budget.hold(review)).await
+    Server::with(LIMITS, None, BUDGET.hold(review)).await
 }
 
 #[tokio::test]
@@ -328,6 +329,19 @@ async fn bodies_beyond_the_budget_are_refused_and_small_ones_are_not() {
     assert!(read(&mut held).await.ends_with("60000"));
     let now = server.ask(&(post_of("/review", 30_000) + &"x".repeat(30_000))).await;
     assert!(now.ends_with("30000"), "{now}");
+}
+
+#[tokio::test]
+async fn body_counts_until_it_was_dropped_and_not_until_the_response() {
+    let kept: Arc<std::sync::Mutex<Vec<Bytes>>> = Arc::default();
+    let keeping = Arc::clone(&kept);
+    let keep = post(async move |body: Bytes| keeping.lock().unwrap().push(body));
+    let server = Server::with(LIMITS, None, BUDGET.hold(Router::new().route("/keep", keep))).await;
+    let large = post_of("/keep", 60_000) + &"x".repeat(60_000);
+    assert!(server.ask(&large).await.starts_with("HTTP/1.1 200"));
+    assert!(server.ask(&large).await.starts_with("HTTP/1.1 503"));
+    kept.lock().unwrap().clear();
+    assert!(server.ask(&large).await.starts_with("HTTP/1.1 200"));
 }
 
 /// A server with a response that never ends and whose client does not read it.

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::core::{DynamicObject, ObjectMeta};
 use kube::runtime::reflector;
 use kube::runtime::watcher;
-use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
+use kube::{Client, CustomResourceExt, Resource, ResourceExt};
 use runway_api::labels::llama_stack as labels;
 use runway_api::model_deployment::Endpoint;
 use runway_api::{LlamaStackDistribution, ModelDeployment};
@@ -19,6 +19,8 @@ use runway_operator::controller::Wake;
 use runway_operator::echo::Echo;
 use runway_operator::kubelet;
 use runway_operator::packed::{Packed, Text};
+use runway_operator::process::Process;
+use runway_operator::scope::Namespaces;
 use runway_operator::store::{Kinds, Store};
 use runway_operator::watch::{crd, noticing, watched};
 use tokio::task::JoinSet;
@@ -31,6 +33,7 @@ use crate::servers::{Answer, Servers};
 /// Everything the operator reads, beside the LlamaStackDistributions.
 pub(crate) struct Caches {
     client: Client,
+    namespaces: Namespaces,
     wake: Wake<Packed<LlamaStackDistribution>>,
     /// Our own writes.
     written: Arc<Echo<DynamicObject>>,
@@ -45,14 +48,15 @@ pub(crate) struct Caches {
 impl Caches {
     /// Caches that requeue `llsds` through `wake`, and show what was written before the watches do.
     pub(crate) fn new(
-        client: Client,
+        process: &Process,
         wake: Wake<Packed<LlamaStackDistribution>>,
         written: Arc<Echo<DynamicObject>>,
         llsds: reflector::Store<Packed<LlamaStackDistribution>>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            config_maps: ConfigMaps::new(client.clone(), wake.clone()),
-            client,
+            config_maps: ConfigMaps::new(process.client.clone(), wake.clone()),
+            client: process.client.clone(),
+            namespaces: process.namespaces.clone(),
             wake,
             written,
             // Without its first list, what exists would be taken for missing.
@@ -68,7 +72,7 @@ impl Caches {
         tasks.spawn(self.clone().follow_models());
         let wake = self.wake.clone();
         tasks.spawn(self.pods.clone().follow(
-            watched::<Pod>(Api::all(self.client.clone()), ours()),
+            watched::<Pod>(self.namespaces.apis(&self.client), ours()),
             |pod| Some(kubelet::without_spec(pod)),
             move |change| wake.call(change.namespace, change.name),
         ));
@@ -138,7 +142,7 @@ impl Caches {
     /// Watches a kind that the operator makes; returns after the first list.
     async fn watch_kind(&self, kind: Kind) {
         let follow = |_: &str, store: Store<Text>| {
-            let api = Api::all_with(self.client.clone(), &kind.resource());
+            let api = self.namespaces.apis_of(&self.client, &kind.resource());
             let (wake, written) = (self.wake.clone(), self.written.clone());
             let wake_owner = move |namespace: &str, metadata: Option<ObjectMeta>| {
                 if let Some(owner) = metadata.and_then(owner_name) {
@@ -171,7 +175,7 @@ impl Caches {
         let mut crds = pin!(crd(self.client.clone(), ModelDeployment::crd_name()));
         while let Some(crd) = crds.next().await {
             let follow = |_: &str, store: Store<Text>| {
-                let models = watched::<ModelDeployment>(Api::all(self.client.clone()), watcher::Config::default());
+                let models = watched::<ModelDeployment>(self.namespaces.apis(&self.client), watcher::Config::default());
                 let (wake, llsds) = (self.wake.clone(), self.llsds.clone());
                 store.follow(
                     models,

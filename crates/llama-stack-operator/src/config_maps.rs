@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use runway_api::LlamaStackDistribution;
 use runway_operator::controller::Wake;
 use runway_operator::packed::{Packed, Text};
+use runway_operator::scope::Apis;
 use runway_operator::store::{Change, Store};
 use runway_operator::watch::watched;
 use tokio_util::task::AbortOnDropHandle;
@@ -84,7 +85,7 @@ impl ConfigMaps {
     }
 
     fn watch(&self, namespace: &str, name: &str) -> Watch {
-        let api = Api::namespaced(self.client.clone(), namespace);
+        let api = Apis::one(Api::namespaced(self.client.clone(), namespace));
         let only_this = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let (store, users) = (Store::by_name(), Users::default());
         let (wake, to_wake, known) = (self.wake.clone(), users.clone(), store.clone());

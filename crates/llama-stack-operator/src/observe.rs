@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::LlamaStackDistribution;
 use runway_api::model_deployment::Endpoint;
 use runway_operator::apply::Executor;
+use runway_operator::destination::Destination;
 use runway_operator::{clock, kubelet};
 
 use crate::caches::Caches;
@@ -112,8 +113,12 @@ pub(crate) async fn observe(context: &Context, llsd: Arc<LlamaStackDistribution>
         llsd,
     };
     match (readiness(&seen), service_address(&seen)) {
-        (Some(readiness), Some(url)) if !seen.transport().is_tls() => {
+        (Some(readiness), Some(Ok(url))) if !seen.transport().is_tls() => {
             seen.server = caches.answer(&namespace, &name, &readiness, &url);
+        }
+        (Some(_), Some(Err(refused))) if !seen.transport().is_tls() => {
+            caches.forget_answer(&namespace, &name);
+            seen.server = Some(Arc::new(Answer::Silent(refused)));
         }
         _ => caches.forget_answer(&namespace, &name),
     }
@@ -132,10 +137,51 @@ fn readiness(seen: &Observed) -> Option<String> {
     (!ready.is_empty()).then(|| ready.join(","))
 }
 
-/// URL of the Service by its IP address, so that no DNS server is needed.
-fn service_address(seen: &Observed) -> Option<String> {
+/// URL of the Service by its IP address, so that no DNS server is needed; or the reason why no request is sent to it.
+fn service_address(seen: &Observed) -> Option<Result<String, String>> {
     let service = seen.child(kinds::SERVICE, &kinds::service(&seen.llsd.name_any()))?;
-    let address: std::net::IpAddr = service.data["spec"]["clusterIP"].as_str()?.parse().ok()?;
-    let port = u16::try_from(service.data["spec"]["ports"][0]["port"].as_u64()?).ok()?;
-    Some(format!("http://{}", std::net::SocketAddr::new(address, port)))
+    url(service.clone().try_parse().ok()?)
+}
+
+fn url(service: Service) -> Option<Result<String, String>> {
+    let address = match Destination::of(&service) {
+        Ok(Destination::ClusterIp(address)) => address,
+        // The operator's own Service is not headless.
+        Ok(Destination::Pods) => return None,
+        Err(refused) => return Some(Err(format!("Service '{}': {refused}", service.name_any()))),
+    };
+    let port = service.spec?.ports?.first()?.port.try_into().ok()?;
+    Some(Ok(format!("http://{}", std::net::SocketAddr::new(address, port))))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn url_of(mut spec: Value) -> Option<Result<String, String>> {
+        spec["ports"] = json!([{ "port": 8321 }]);
+        let service = json!({ "metadata": { "name": "stack-service" }, "spec": spec });
+        url(serde_json::from_value(service).unwrap())
+    }
+
+    #[test]
+    fn servers_are_asked_at_the_cluster_ip_of_a_service_that_selects_pods() {
+        let selects = json!({ "clusterIP": "10.0.0.7", "selector": { "app": "stack" } });
+        assert_eq!(url_of(selects), Some(Ok("http://10.0.0.7:8321".to_owned())));
+        let headless = json!({ "clusterIP": "None", "selector": { "app": "stack" } });
+        assert_eq!(url_of(headless), None);
+    }
+
+    #[test]
+    fn no_request_is_sent_to_a_service_whose_endpoints_are_made_by_hand() {
+        for spec in [
+            json!({ "clusterIP": "10.0.0.7" }),
+            json!({ "type": "ExternalName", "clusterIP": "10.0.0.7" }),
+        ] {
+            let refused = url_of(spec).unwrap().unwrap_err();
+            assert!(refused.starts_with("Service 'stack-service': spec."), "{refused}");
+        }
+    }
 }

@@ -148,11 +148,11 @@ pub async fn run(process: Process, settings: Settings) {
     let client = process.client.clone();
     let events = Events::start(client.clone(), labels::MANAGER);
     // No finalizer: everything is owned.
-    let executor = Executor::new(client.clone(), labels::MANAGER, "", events);
+    let executor = Executor::new(client.clone(), labels::MANAGER, "", events).within(&process.namespaces);
 
     let (wake, woken) = controller::wake();
     let (store, writer) = reflector::store();
-    let caches = Caches::new(client.clone(), wake, executor.children.clone(), store.clone());
+    let caches = Caches::new(&process, wake, executor.children.clone(), store.clone());
     let objects_listed = process.health.waits_for("the lists of our objects");
     let llsds_listed = process.health.waits_for("the list of LlamaStackDistributions");
     let mut tasks = JoinSet::new();

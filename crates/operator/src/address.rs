@@ -2,12 +2,28 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Addresses at which clouds serve credentials or settings of a machine. Link-local addresses are refused without a list.
+const OF_CLOUDS: [IpAddr; 6] = [
+    // Azure: https://learn.microsoft.com/en-us/azure/virtual-network/what-is-ip-address-168-63-129-16
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    // Alibaba Cloud: https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    // Oracle Cloud: https://docs.oracle.com/en/cloud/iaas/compute-iaas-cloud/stcsg/retrieving-instance-metadata.html
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    // AWS, instances: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    // AWS, pods: https://docs.aws.amazon.com/eks/latest/userguide/pod-id-agent-config-ipv6.html
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    // Google Cloud: https://cloud.google.com/compute/docs/metadata/querying-metadata
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+];
+
 /// Reason for rejecting a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
     /// It is not an HTTP URL.
     NoUrl,
-    /// It points to a link-local address, at which clouds serve credentials.
+    /// It points to an address at which clouds serve credentials, such as a link-local one.
     Hidden,
 }
 
@@ -28,7 +44,7 @@ pub fn check_url(url: &str) -> Result<(), Address> {
         let (address, port) = inner.split_once(']').ok_or(Address::NoUrl)?;
         let address: Ipv6Addr = address.parse().map_err(|_| Address::NoUrl)?;
         check_port(port.strip_prefix(':').or_else(|| Some(port).filter(|p| p.is_empty())))?;
-        return check_v6(address);
+        return check(address.into());
     }
     let (host, port) = authority.split_once(':').map_or((authority, ""), |(h, p)| (h, p));
     check_port(Some(port))?;
@@ -57,7 +73,7 @@ pub fn check_url(url: &str) -> Result<(), Address> {
     });
     if numeric {
         let address: Ipv4Addr = host.parse().map_err(|_| Address::Hidden)?;
-        return check_v4(address);
+        return check(address.into());
     }
     Ok(())
 }
@@ -90,39 +106,44 @@ fn check_port(port: Option<&str>) -> Result<(), Address> {
 /// # Errors
 /// The address is link-local, loopback, multicast or unspecified.
 pub fn check_resolved(address: IpAddr) -> Result<(), Address> {
-    let mapped = match address {
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
-        IpAddr::V4(_) => address,
+    let meant = meant(address);
+    if meant.is_loopback() || meant.is_multicast() {
+        return Err(Address::Hidden);
+    }
+    check(meant)
+}
+
+fn check(address: IpAddr) -> Result<(), Address> {
+    let meant = meant(address);
+    let is_local = match meant {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_unspecified() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_unspecified(),
     };
-    if mapped.is_loopback() || mapped.is_multicast() {
-        return Err(Address::Hidden);
-    }
-    match mapped {
-        IpAddr::V4(v4) => check_v4(v4),
-        IpAddr::V6(v6) => check_v6(v6),
-    }
-}
-
-fn check_v4(address: Ipv4Addr) -> Result<(), Address> {
-    if address.is_link_local() || address.is_unspecified() || address.is_broadcast() {
+    if is_local || OF_CLOUDS.contains(&meant) {
         return Err(Address::Hidden);
     }
     Ok(())
 }
 
-fn check_v6(address: Ipv6Addr) -> Result<(), Address> {
-    if let Some(mapped) = address.to_ipv4_mapped() {
-        return check_v4(mapped);
+/// The address that is reached: translators and tunnels take an IPv4 address from an IPv6 address.
+fn meant(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address else { return address };
+    let [.., a, b] = v6.segments();
+    let of = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+    };
+    match v6.segments() {
+        _ if v6.is_loopback() || v6.is_unspecified() => address,
+        // IPv4-mapped and IPv4-compatible: RFC 4291, 2.5.5.
+        [0, 0, 0, 0, 0, 0 | 0xffff, ..]
+        // NAT64: RFC 6052, 2.1, and RFC 8215 for the prefixes of a network.
+        | [0x64, 0xff9b, 0, 0, 0, 0, ..]
+        | [0x64, 0xff9b, 1, ..] => of(a, b),
+        // 6to4: RFC 3056, 2.
+        [0x2002, high, low, ..] => of(high, low),
+        _ => address,
     }
-    let first = address.segments()[0];
-    // fe80::/10, and the address of the AWS metadata service.
-    if first & 0xffc0 == 0xfe80
-        || address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
-        || address.is_unspecified()
-    {
-        return Err(Address::Hidden);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -166,6 +187,17 @@ mod tests {
             "http://[fe80::1]/",
             "http://[::ffff:169.254.169.254]/",
             "http://[fd00:ec2::254]/",
+            "http://[fd00:ec2::23]/v1/credentials",
+            "http://[fd20:ce::254]/",
+            "http://168.63.129.16/machine?comp=goalstate",
+            "http://100.100.100.200/latest/meta-data",
+            "http://192.0.0.192/latest",
+            "http://[::ffff:168.63.129.16]/",
+            "http://[::169.254.169.254]/",
+            "http://[64:ff9b::169.254.169.254]/",
+            "http://[64:ff9b::6464:64c8]/",
+            "http://[64:ff9b:1::a9fe:a9fe]/",
+            "http://[2002:a9fe:a9fe::1]/",
             "http://0.0.0.0:80/",
         ] {
             assert_eq!(check_url(hidden), Err(Address::Hidden), "{hidden}");
@@ -195,6 +227,9 @@ mod tests {
             "http://127.0.0.1:5000/",
             "http://10.0.0.1",
             "http://[::1]:8000/v1",
+            "http://[64:ff9b::8.8.8.8]/",
+            "http://[2002:808:808::1]/",
+            "http://168.63.129.17/",
             "http://metadata.team.svc:80/",
         ] {
             assert_eq!(check_url(good), Ok(()), "{good}");
@@ -209,7 +244,12 @@ mod tests {
             "::ffff:127.0.0.1",
             "169.254.169.254",
             "fe80::1",
+            "64:ff9b::127.0.0.1",
+            "2002:7f00:1::",
+            "168.63.129.16",
+            "fd00:ec2::23",
             "224.0.0.1",
+            "ff02::1",
             "0.0.0.0",
             "::",
         ] {

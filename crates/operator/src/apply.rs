@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::response::StatusCause;
 use kube::core::{ApiResource, DynamicObject, Status};
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::Namespace;
 use runway_api::name::{Invalid, Segment};
@@ -23,8 +23,9 @@ use crate::failing::Failing;
 use crate::object;
 use crate::packed::Packed;
 use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
+use crate::scope::Namespaces;
 use crate::trace::{Recording, Traces};
-use crate::watch::{mapped, noticing, watched};
+use crate::watch::{Event, mapped, noticing, watched};
 
 /// Start of the server's message if an applied object does not match its schema, such as an unknown field, or cannot be read as
 /// its kind, such as an invalid quantity. The code is then 500.
@@ -226,6 +227,7 @@ pub struct Executor<K> {
     deletions: Deletions,
     failing: Failing,
     traces: Traces,
+    namespaces: Namespaces,
 }
 
 impl<K> Executor<K>
@@ -248,7 +250,15 @@ where
             deletions: Deletions::default(),
             failing: Failing::default(),
             traces: Traces::default(),
+            namespaces: Namespaces::default(),
         }
+    }
+
+    /// Watches only these namespaces.
+    #[must_use]
+    pub fn within(mut self, namespaces: &Namespaces) -> Self {
+        self.namespaces = namespaces.clone();
+        self
     }
 
     /// Also records what it writes.
@@ -258,12 +268,12 @@ where
         self
     }
 
-    /// Watches all objects of `K`, for a reflector's store. A list replaces the answers to earlier writes of them.
+    /// Watches the objects of `K`, for a reflector's store. A list replaces the answers to earlier writes of them.
     pub fn watch(&self) -> impl Stream<Item = Event<Packed<K>>> + Send + use<K>
     where
         K: Send + Sync + 'static,
     {
-        let objects = watched(Api::all(self.client.clone()), watcher::Config::default());
+        let objects = watched(self.namespaces.apis(&self.client), watcher::Config::default());
         let objects = noticing(objects, self.own.clone(), K::kind(&()).into_owned(), |_| {});
         objects.filter_map(|event| ready(mapped(event, |packed: Packed<K>| Some(packed.delivered()))))
     }

@@ -13,6 +13,7 @@ use crate::client::{self, ClientArgs, install_crypto};
 use crate::health::Health;
 use crate::lease::{Election, Leadership, LeaseArgs};
 use crate::metrics::{Counting, Metrics};
+use crate::scope::{Namespaces, ScopeArgs};
 use crate::services::Services;
 use crate::shutdown;
 use crate::telemetry::{self, LogArgs};
@@ -38,6 +39,8 @@ pub struct ControllerArgs {
     process: ProcessArgs,
     #[command(flatten)]
     lease: LeaseArgs,
+    #[command(flatten)]
+    scope: ScopeArgs,
 }
 
 /// Shared parts of a process. Cheap to clone.
@@ -49,6 +52,8 @@ pub struct Process {
     pub breaker: Breaker,
     /// Client for Services.
     pub services: Services,
+    /// Namespaces that are watched.
+    pub namespaces: Namespaces,
     /// Cancelled when the process shuts down.
     pub shutdown: CancellationToken,
     /// Whether this replica is the leader.
@@ -83,6 +88,7 @@ impl Process {
             services: Services::by_proxy(client.clone()),
             client,
             breaker: Breaker::default(),
+            namespaces: Namespaces::default(),
             shutdown,
             health: Health::default(),
             metrics: Metrics::new("", leadership.clone()),
@@ -123,6 +129,7 @@ impl Process {
             client,
             breaker,
             services,
+            namespaces: Namespaces::default(),
             shutdown,
             leadership,
             health,
@@ -154,7 +161,14 @@ pub async fn controller<E>(
 where
     E: std::error::Error + 'static,
 {
-    main(name, provider, &args.process, Some(&args.lease), body).await
+    let namespaces = args.scope.watch_namespaces.clone();
+    let within = async |process: Process| {
+        if !namespaces.are_all() {
+            tracing::info!(%namespaces, "only these namespaces are watched");
+        }
+        body(Process { namespaces, ..process }).await
+    };
+    main(name, provider, &args.process, Some(&args.lease), within).await
 }
 
 /// Main function of a server, as [`controller`]. It has no right on Leases, and every replica is active.

@@ -1,8 +1,10 @@
 //! Bounded HTTP requests to Services of the cluster: no redirects, a time limit, a size limit.
 //!
-//! Inside a cluster, requests go to the DNS name of the Service; outside, through the API server's Service proxy.
+//! Inside a cluster, requests go to the addresses of the Service; outside, through the API server's Service proxy. A Service that
+//! does not lead to pods of its namespace gets none: see [`destination`](crate::destination).
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,11 +13,17 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use kube::Config;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::api::ListParams;
+use kube::{Api, Config};
 use runway_api::{Name, Namespace};
 use serde_json::Value;
 
+use crate::access::rule;
 use crate::client;
+use crate::destination::{self, Destination, NotPods};
 use crate::telemetry::chain;
 
 /// Default time limit from the request to the last byte of its response.
@@ -26,14 +34,16 @@ pub const MAX_RESPONSE: usize = 64 * 1024;
 /// Sends requests to Services. Cheap to clone.
 #[derive(Clone)]
 pub struct Services {
+    /// Client for the API server.
+    client: kube::Client,
     route: Route,
     patience: Duration,
 }
 
 #[derive(Clone)]
 enum Route {
-    ClusterDns(Box<legacy::Client<HttpConnector, Full<Bytes>>>),
-    ServiceProxy(kube::Client),
+    Direct(Box<legacy::Client<HttpConnector, Full<Bytes>>>),
+    ServiceProxy,
 }
 
 /// A port of a Service.
@@ -68,28 +78,31 @@ pub enum Error {
     /// The response is too large.
     #[error("the response is longer than {} KiB", MAX_RESPONSE / 1024)]
     TooLong,
+    /// The Service does not lead to pods of its namespace.
+    #[error(transparent)]
+    NotPods(#[from] NotPods),
 }
 
 impl Services {
-    /// Requests by cluster DNS in a pod of the cluster, otherwise through the API server.
+    /// Requests to the addresses of Services in a pod of the cluster, otherwise through the API server.
     ///
     /// # Errors
     /// The configuration is not supported.
     pub fn of(config: &Config) -> Result<Self, client::Error> {
-        if client::is_in_cluster(config) {
-            return Ok(Self::by_dns());
-        }
+        let is_in_cluster = client::is_in_cluster(config);
         let mut config = config.clone();
         // A 503 of the Service is a response; kube would repeat the request for up to a minute.
         config.default_retry = false;
         let client = kube::Client::try_from(config).map_err(|error| client::Error::Client(Box::new(error)))?;
-        Ok(Self::by_proxy(client))
+        let services = if is_in_cluster { Self::direct } else { Self::by_proxy };
+        Ok(services(client))
     }
 
     /// Requests through the API server's Service proxy.
     pub fn by_proxy(client: kube::Client) -> Self {
         Self {
-            route: Route::ServiceProxy(client),
+            client,
+            route: Route::ServiceProxy,
             patience: PATIENCE,
         }
     }
@@ -103,15 +116,17 @@ impl Services {
         }
     }
 
-    fn by_dns() -> Self {
+    /// Requests to the addresses of Services.
+    fn direct(client: kube::Client) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(PATIENCE));
         // Requests are rare: no connection is kept.
-        let client = legacy::Client::builder(TokioExecutor::new())
+        let direct = legacy::Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
             .build(connector);
         Self {
-            route: Route::ClusterDns(Box::new(client)),
+            client,
+            route: Route::Direct(Box::new(direct)),
             patience: PATIENCE,
         }
     }
@@ -139,21 +154,59 @@ impl Services {
     }
 
     async fn exchange(&self, at: &ServicePort, method: Method, path: &str, body: Bytes) -> Result<Response, Error> {
+        let addresses = self.addresses(at).await?;
         match &self.route {
-            Route::ClusterDns(client) => {
-                let url = format!("http://{}.{}.svc:{}{path}", at.service, at.namespace, at.port);
-                let response = client.request(request(method, &url, Full::new(body))?).await;
+            Route::Direct(client) => {
+                let address = addresses
+                    .first()
+                    .ok_or_else(|| Error::Broken("it has no ready pod".to_owned()))?;
+                let mut request = request(method, &format!("http://{address}{path}"), Full::new(body))?;
+                let host = http::HeaderValue::from_str(&at.host()).map_err(|error| broken(&error))?;
+                request.headers_mut().insert(http::header::HOST, host);
+                let response = client.request(request).await;
                 read(response.map_err(|error| broken(&error))?).await
             }
-            Route::ServiceProxy(client) => {
+            Route::ServiceProxy => {
                 let url = format!(
                     "/api/v1/namespaces/{}/services/http:{}:{}/proxy{path}",
                     at.namespace, at.service, at.port
                 );
-                let response = client.send(request(method, &url, body.into())?).await;
+                let response = self.client.send(request(method, &url, body.into())?).await;
                 read(response.map_err(|error| broken(&error))?).await
             }
         }
+    }
+
+    /// The addresses that a request may go to.
+    async fn addresses(&self, at: &ServicePort) -> Result<Vec<SocketAddr>, Error> {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), &at.namespace);
+        let service = services.get(&at.service).await.map_err(of_api_server)?;
+        let addresses = match Destination::of(&service)? {
+            Destination::ClusterIp(address) => vec![address],
+            Destination::Pods => {
+                let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &at.namespace);
+                let of_service = ListParams::default().labels(&format!("{}={}", destination::SERVICE_NAME, at.service));
+                let slices = slices.list(&of_service).await.map_err(of_api_server)?;
+                let pods: Vec<_> = slices.iter().map(destination::pods).collect::<Result<_, _>>()?;
+                pods.concat()
+            }
+        };
+        Ok(destination::at_port(addresses, at.port))
+    }
+}
+
+/// Permissions to find the addresses of Services.
+pub fn access() -> Vec<PolicyRule> {
+    vec![
+        rule("", &["services"], &["get"]),
+        rule("discovery.k8s.io", &["endpointslices"], &["list"]),
+    ]
+}
+
+impl ServicePort {
+    /// Host of requests, as the DNS of the cluster names it.
+    pub fn host(&self) -> String {
+        format!("{}.{}.svc:{}", self.service, self.namespace, self.port)
     }
 }
 
@@ -191,4 +244,11 @@ where
 
 fn broken(error: &(dyn std::error::Error + 'static)) -> Error {
     Error::Broken(chain(error))
+}
+
+fn of_api_server(error: kube::Error) -> Error {
+    match error {
+        kube::Error::Api(status) => Error::Broken(status.message),
+        other => broken(&other),
+    }
 }

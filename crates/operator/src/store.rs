@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::hash::Hash;
-use std::mem;
 use std::ops::Bound;
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,13 +11,13 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use kube::ResourceExt;
-use kube::runtime::watcher::Event;
 use parking_lot::{RwLock, RwLockReadGuard};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::packed::Text;
+use crate::watch::{Event, Part};
 
 /// Objects by `namespace/name/`, or by `namespace/label value/name`. A name cannot contain a slash.
 type Objects<T> = BTreeMap<Box<str>, T>;
@@ -153,13 +152,16 @@ impl<T: PartialEq> Store<T> {
         changed: impl Fn(&Change<'_, T>),
     ) {
         match event {
-            Event::Init => arriving.clear(),
+            Event::Init(part) => arriving.retain(|key, _| !is_in(&part, key)),
             Event::InitApply(object) => {
                 let key = self.key(&object);
                 arriving.extend(key.and_then(|key| Some((key, keep(object)?))));
             }
-            Event::InitDone => {
-                self.replace(mem::take(arriving), changed);
+            Event::InitDone(part) => {
+                let listed = arriving.extract_if(.., |key, _| is_in(&part, key)).collect();
+                self.replace(&part, listed, changed);
+            }
+            Event::Listed => {
                 self.0.listed.send_replace(true);
             }
             Event::Apply(object) => {
@@ -187,16 +189,26 @@ impl<T: PartialEq> Store<T> {
         }
     }
 
-    fn replace(&self, listed: Objects<T>, changed: impl Fn(&Change<'_, T>)) {
-        let before = self.write(|objects| mem::replace(objects, listed));
+    fn replace(&self, part: &Part, mut listed: Objects<T>, changed: impl Fn(&Change<'_, T>)) {
+        let before: Objects<T> = self.write(|objects| {
+            let before = objects.extract_if(.., |key, _| is_in(part, key)).collect();
+            objects.append(&mut listed);
+            before
+        });
         let now = self.objects();
-        for (key, kept) in now.iter().filter(|(key, kept)| before.get(*key) != Some(*kept)) {
+        let of_part = now.iter().filter(|(key, _)| is_in(part, key));
+        for (key, kept) in of_part.filter(|(key, kept)| before.get(*key) != Some(*kept)) {
             changed(&change(key, kept, false));
         }
         for (key, kept) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {
             changed(&change(key, kept, true));
         }
     }
+}
+
+/// Whether a list of this part covers a key.
+fn is_in(part: &Part, key: &str) -> bool {
+    *part == Part::All || key.split_once('/').is_some_and(|(namespace, _)| part.covers(namespace))
 }
 
 fn change<'a, T>(key: &'a str, kept: &'a T, gone: bool) -> Change<'a, T> {
@@ -377,10 +389,11 @@ mod tests {
     #[test]
     fn list_is_taken_over_when_it_is_complete() {
         let store = Store::by_name();
-        let begin = [Event::Init, Event::InitApply(pod("a", None, "1"))];
+        let begin = [Event::Init(Part::All), Event::InitApply(pod("a", None, "1"))];
         assert!(changes(&store, begin.clone()).is_empty() && !store.is_listed());
         assert_eq!(store.read("ns", "a", String::clone), None);
-        assert_eq!(changes(&store, begin.into_iter().chain([Event::InitDone])), ["ns/a 1"]);
+        let end = [Event::InitDone(Part::All), Event::Listed];
+        assert_eq!(changes(&store, begin.into_iter().chain(end)), ["ns/a 1"]);
         assert!(store.is_listed());
     }
 
@@ -390,13 +403,40 @@ mod tests {
         let first = ["kept", "changed", "gone"].map(|name| Event::Apply(pod(name, None, "1")));
         changes(&store, first);
         let second = [
-            Event::Init,
+            Event::Init(Part::All),
             Event::InitApply(pod("kept", None, "1")),
             Event::InitApply(pod("changed", None, "2")),
             Event::InitApply(pod("new", None, "3")),
-            Event::InitDone,
+            Event::InitDone(Part::All),
         ];
         assert_eq!(changes(&store, second), ["-ns/gone 1", "ns/changed 2", "ns/new 3"]);
+    }
+
+    #[test]
+    fn list_of_a_namespace_leaves_the_others_alone() {
+        let of = |namespace: &str, name: &str| {
+            let mut pod = pod(name, None, "1");
+            pod.metadata.namespace = Some(namespace.to_owned());
+            pod
+        };
+        let part = |namespace: &str| Part::Of(namespace.into());
+        let store = Store::by_name();
+        // Two lists at once; a namespace whose name begins like another one's.
+        let first = [
+            Event::Init(part("a")),
+            Event::Init(part("a-b")),
+            Event::InitApply(of("a", "x")),
+            Event::InitApply(of("a-b", "y")),
+            Event::InitDone(part("a")),
+        ];
+        assert_eq!(changes(&store, first), ["a/x 1"]);
+        let both = ["a", "a-b"].map(|namespace| Event::Apply(of(namespace, "y")));
+        assert_eq!(changes(&store, both), ["a-b/y 1", "a/y 1"]);
+        assert!(!store.is_listed());
+        let empty = [Event::Init(part("a")), Event::InitDone(part("a")), Event::Listed];
+        assert_eq!(changes(&store, empty), ["-a/x 1", "-a/y 1"]);
+        assert!(store.is_listed());
+        assert_eq!(store.read("a-b", "y", String::clone).as_deref(), Some("1"));
     }
 
     #[test]
@@ -429,7 +469,12 @@ mod tests {
     async fn kind_is_watched_until_its_version_changes() {
         let kinds: Kinds<&str, String> = Kinds::new(Duration::from_mins(1));
         let follow = |version: &str, store: Store<String>| {
-            let listed = [Event::Init, Event::InitApply(pod("a", None, version)), Event::InitDone];
+            let listed = [
+                Event::Init(Part::All),
+                Event::InitApply(pod("a", None, version)),
+                Event::InitDone(Part::All),
+                Event::Listed,
+            ];
             let events = futures::stream::iter(listed).chain(futures::stream::pending());
             store.follow(events, node, |_| {})
         };

@@ -171,6 +171,11 @@ impl Recording {
         )
     }
 
+    /// ID of its trace.
+    pub fn trace_id(&self) -> String {
+        self.span.span_context().trace_id().to_string()
+    }
+
     /// A span within this one.
     pub fn within(&self, name: impl Into<String>) -> Option<Self> {
         let parent = Context::new().with_remote_span_context(self.span.span_context().clone());
@@ -216,6 +221,11 @@ impl Recording {
     fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         self.span.set_attribute(KeyValue::new(key, value));
     }
+}
+
+/// ID of the trace of a `traceparent`.
+pub(crate) fn id(traceparent: &str) -> Option<String> {
+    Some(read(traceparent)?.trace_id().to_string())
 }
 
 /// ID of an object's trace, for logs.

@@ -1,4 +1,5 @@
-//! Reflected watches that one bad object cannot stop.
+//! Reflected watches that one bad object cannot stop. A kind is watched in all namespaces, or in each of some
+//! ([`crate::scope`]): these watches are one stream, and a namespace that cannot be read does not hold up the others.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
@@ -15,7 +16,7 @@ use kube::core::{ApiResource, ObjectMeta, PartialObjectMeta, Resource};
 use kube::runtime::reflector::store::{Store, Writer};
 use kube::runtime::utils::StreamBackoff;
 use kube::runtime::watcher as watch;
-use kube::runtime::watcher::{self, Event, ExponentialBackoff};
+use kube::runtime::watcher::{self, ExponentialBackoff};
 use kube::{Api, Client, ResourceExt};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
@@ -25,6 +26,8 @@ use crate::breaker::Open;
 use crate::crd::Crd;
 use crate::echo::{Echo, revision};
 use crate::health::Pending;
+use crate::scope::Apis;
+pub use crate::scope::Part;
 
 /// First wait after a failure of a watch; it doubles with every further one.
 const FIRST_WAIT: Duration = Duration::from_millis(800);
@@ -91,18 +94,87 @@ impl<K: Resource> Resource for Guarded<K> {
     }
 }
 
-/// Watches `api`. Failures are logged, and the watch is resumed after a wait.
-pub fn events<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
+/// An event of the watches of a kind.
+#[derive(Clone, Debug)]
+pub enum Event<K> {
+    /// An object was created or changed.
+    Apply(K),
+    /// An object was deleted.
+    Delete(K),
+    /// A list begins. Lists of several namespaces may overlap.
+    Init(Part),
+    /// An object of a list.
+    InitApply(K),
+    /// A list is complete: objects of this part that it lacks are gone.
+    InitDone(Part),
+    /// Every part has been listed. Sent once. A namespace that may not be read counts as listed.
+    Listed,
+}
+
+impl<K> Event<K> {
+    fn of(part: &Part, event: watcher::Event<K>) -> Self {
+        match event {
+            watcher::Event::Apply(object) => Self::Apply(object),
+            watcher::Event::Delete(object) => Self::Delete(object),
+            watcher::Event::Init => Self::Init(part.clone()),
+            watcher::Event::InitApply(object) => Self::InitApply(object),
+            watcher::Event::InitDone => Self::InitDone(part.clone()),
+        }
+    }
+}
+
+impl<K> From<watcher::Event<K>> for Event<K> {
+    fn from(event: watcher::Event<K>) -> Self {
+        Self::of(&Part::All, event)
+    }
+}
+
+/// Watches `apis`. Failures are logged, and the watch is resumed after a wait.
+pub fn events<K>(apis: Apis<K>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let apis = apis.into_parts();
+    let mut unsettled = apis.len();
+    let watches = apis
+        .into_iter()
+        .zip(std::iter::repeat(config))
+        .map(|((part, api), config)| watch_of_part(part, api, config).boxed());
+    stream::select_all(watches).filter_map(move |event| {
+        if event.is_none() {
+            unsettled -= 1;
+        }
+        ready(event.or_else(|| (unsettled == 0).then_some(Event::Listed)))
+    })
+}
+
+/// Events of one watch. `None`, once: its first list is complete, or its namespace may not be read.
+fn watch_of_part<K>(part: Part, api: Api<K>, config: watcher::Config) -> impl Stream<Item = Option<Event<K>>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let resource = api.resource_url().to_owned();
-    without_errors(resource, resumed(relisted(api, config)))
+    let mut is_settled = false;
+    resumed(relisted(api, config)).flat_map(move |event| {
+        let settles = match &event {
+            Ok(event) => matches!(event, watcher::Event::InitDone),
+            Err(error) => part != Part::All && is_forbidden(error),
+        };
+        let settled = (settles && !is_settled).then_some(None);
+        is_settled |= settles;
+        let event = reported(&resource, event).map(|event| Some(Event::of(&part, event)));
+        stream::iter(event.into_iter().chain(settled))
+    })
+}
+
+/// Whether the right to list the objects is missing.
+fn is_forbidden(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.is_forbidden())
 }
 
 /// Watches `api`, and lists everything again after each failure. Continuing from the last resource version would deliver nothing
 /// after a restore of etcd from a backup, until the API server has reached that version again.
-fn relisted<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+fn relisted<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -142,64 +214,142 @@ fn resumed<T: Send>(
     StreamBackoff::new(events, ExponentialBackoff::from(waits)).map(Result::flatten)
 }
 
-/// Logs the errors of a watch, except for those of an outage, which the breaker reports once for all requests.
-fn without_errors<T: Send>(
-    resource: String,
-    events: impl Stream<Item = watcher::Result<T>> + Send,
-) -> impl Stream<Item = T> + Send {
-    events.filter_map(move |event| {
-        if let Err(error) = event.as_ref()
-            && !Open::interrupted(error)
-        {
-            tracing::warn!(resource, %error, "watch interrupted");
-        }
-        ready(event.ok())
-    })
+/// Logs the error of a watch, except for those of an outage, which the breaker reports once for all requests.
+fn reported<T>(resource: &str, event: watcher::Result<T>) -> Option<T> {
+    if let Err(error) = event.as_ref()
+        && !Open::interrupted(error)
+    {
+        tracing::warn!(resource, %error, "watch interrupted");
+    }
+    event.ok()
 }
 
-/// Watches `api`. Objects that do not deserialize are skipped and logged. Managed fields are dropped, because no controller
+/// Watches `apis`. Objects that do not deserialize are skipped and logged. Managed fields are dropped, because no controller
 /// reads them.
-pub fn watched<K>(api: Api<Guarded<K>>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
+pub fn watched<K>(apis: Apis<Guarded<K>>, config: watcher::Config) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    events(api, config).filter_map(|event| ready(readable(event)))
+    events(apis, config).filter_map(|event| ready(readable(event)))
 }
 
 /// Takes the events of a watch into `writer`. Objects that went while the watch was interrupted are reported as deleted.
-pub fn reflect<K>(
-    events: impl Stream<Item = Event<K>> + Send,
-    mut writer: Writer<K>,
-) -> impl Stream<Item = Event<K>> + Send
+pub fn reflect<K>(events: impl Stream<Item = Event<K>> + Send, writer: Writer<K>) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + Send + Sync + 'static,
     K::DynamicType: Clone + Eq + Hash + Send + Sync,
 {
-    let store = writer.as_reader();
+    let mut reflection = Reflection::of(writer);
     events.flat_map(move |event| {
-        let gone = apply(&store, &mut writer, &event);
+        let gone = reflection.take_in(&event);
         stream::iter(gone.into_iter().map(Event::Delete).chain([event]))
     })
 }
 
-/// Applies an event to a store. Returns the objects that a new list lacks: their deletion was missed.
-pub fn apply<K>(store: &Store<K>, writer: &mut Writer<K>, event: &Event<K>) -> Vec<K>
+/// A store that is filled by a watch. kube's writer knows lists of everything only: objects in the list of one namespace are
+/// applied one by one.
+struct Reflection<K: Resource + Clone + 'static>
 where
-    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    store: Store<K>,
+    writer: Writer<K>,
+    /// Names in the unfinished list of each namespace.
+    arriving: HashMap<Arc<str>, HashSet<String>>,
+    is_by_namespace: bool,
+}
+
+impl<K: Resource + Clone + 'static> Reflection<K>
+where
     K::DynamicType: Clone + Eq + Hash,
 {
-    if !matches!(event, Event::InitDone) {
-        writer.apply_watcher_event(event);
-        return Vec::new();
+    fn of(writer: Writer<K>) -> Self {
+        Self {
+            store: writer.as_reader(),
+            writer,
+            arriving: HashMap::new(),
+            is_by_namespace: false,
+        }
     }
-    let before = store.state();
-    writer.apply_watcher_event(event);
-    if before.is_empty() {
-        return Vec::new();
+
+    fn write(&mut self, event: &watcher::Event<K>) {
+        self.writer.apply_watcher_event(event);
     }
-    let now: HashSet<_> = store.state().iter().map(|object| key(object.as_ref())).collect();
-    let gone = before.iter().filter(|object| !now.contains(&key(object.as_ref())));
-    gone.map(|object| object.as_ref().clone()).collect()
+
+    /// Applies an event to the store. Returns the objects that a new list lacks: their deletion was missed.
+    fn take_in(&mut self, event: &Event<K>) -> Vec<K> {
+        match event {
+            Event::Apply(object) => self.write(&watcher::Event::Apply(object.clone())),
+            Event::Delete(object) => self.write(&watcher::Event::Delete(object.clone())),
+            Event::Init(Part::All) => self.write(&watcher::Event::Init),
+            Event::Init(Part::Of(namespace)) => {
+                self.is_by_namespace = true;
+                self.arriving.insert(Arc::clone(namespace), HashSet::new());
+            }
+            Event::InitApply(object) => {
+                let listed = object
+                    .meta()
+                    .namespace
+                    .as_deref()
+                    .and_then(|of| self.arriving.get_mut(of));
+                match listed {
+                    Some(names) => {
+                        names.insert(object.name_any());
+                        self.write(&watcher::Event::Apply(object.clone()));
+                    }
+                    None => self.write(&watcher::Event::InitApply(object.clone())),
+                }
+            }
+            Event::InitDone(part) => return self.finish(part),
+            Event::Listed if self.is_by_namespace => self.begin(),
+            Event::Listed => {}
+        }
+        Vec::new()
+    }
+
+    /// Ends a list.
+    fn finish(&mut self, part: &Part) -> Vec<K> {
+        let before = self.store.state();
+        let is_gone: Box<dyn Fn(&K) -> bool> = match part {
+            Part::All => {
+                self.write(&watcher::Event::InitDone);
+                if before.is_empty() {
+                    return Vec::new();
+                }
+                let now: HashSet<_> = self.store.state().iter().map(|object| key(object.as_ref())).collect();
+                Box::new(move |object| !now.contains(&key(object)))
+            }
+            Part::Of(namespace) => {
+                let now = self.arriving.remove(namespace).unwrap_or_default();
+                let part = part.clone();
+                Box::new(move |object| {
+                    part.covers(object.namespace().as_deref().unwrap_or_default()) && !now.contains(&object.name_any())
+                })
+            }
+        };
+        let gone: Vec<K> = before
+            .iter()
+            .map(AsRef::as_ref)
+            .filter(|object| is_gone(object))
+            .cloned()
+            .collect();
+        if *part != Part::All {
+            for object in &gone {
+                self.write(&watcher::Event::Delete(object.clone()));
+            }
+        }
+        gone
+    }
+
+    /// Marks the store as complete, which kube does at the end of a list only.
+    fn begin(&mut self) {
+        let all = self.store.state();
+        self.write(&watcher::Event::Init);
+        for object in all {
+            self.write(&watcher::Event::InitApply(K::clone(&object)));
+        }
+        self.write(&watcher::Event::InitDone);
+    }
 }
 
 /// Passes the events on, and calls `missed` with each object that we wrote before a list began and that the list lacks: it was
@@ -217,9 +367,10 @@ where
 {
     let mut unseen = HashMap::new();
     events.inspect(move |event| match event {
-        Event::Init => {
+        Event::Init(part) => {
             let answers = written.all(kind.as_ref()).into_iter();
-            unseen = answers.map(|answer| (key(answer.as_ref()), answer)).collect();
+            let answers = answers.map(|answer| (key(answer.as_ref()), answer));
+            unseen.extend(answers.filter(|((namespace, _), _)| part.covers(namespace)));
         }
         Event::InitApply(object) if !unseen.is_empty() => {
             let answer = unseen.remove(&key(object));
@@ -227,13 +378,13 @@ where
                 written.forget(kind.as_ref(), &later);
             }
         }
-        Event::InitDone => {
-            for (_, answer) in unseen.drain() {
+        Event::InitDone(part) => {
+            for (_, answer) in unseen.extract_if(|(namespace, _), _| part.covers(namespace)) {
                 written.forget(kind.as_ref(), &answer);
                 missed(&answer);
             }
         }
-        Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
+        Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) | Event::Listed => {}
     })
 }
 
@@ -249,7 +400,7 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let resource = format!("{}/{name}", api.resource_url());
-    without_errors(resource, resumed(object(api, name)))
+    resumed(object(api, name)).filter_map(move |event| ready(reported(&resource, event)))
 }
 
 /// As [`single`], with the errors of the watch, and without a delay after them.
@@ -261,17 +412,17 @@ where
     relisted(api, only_this)
         .scan(None, |listed, event| {
             let known = match event {
-                Ok(Event::Init) => {
+                Ok(watcher::Event::Init) => {
                     *listed = None;
                     None
                 }
-                Ok(Event::InitApply(found)) => {
+                Ok(watcher::Event::InitApply(found)) => {
                     *listed = Some(found);
                     None
                 }
-                Ok(Event::InitDone) => Some(Ok(listed.take())),
-                Ok(Event::Apply(found)) => Some(Ok(Some(found))),
-                Ok(Event::Delete(_)) => Some(Ok(None)),
+                Ok(watcher::Event::InitDone) => Some(Ok(listed.take())),
+                Ok(watcher::Event::Apply(found)) => Some(Ok(Some(found))),
+                Ok(watcher::Event::Delete(_)) => Some(Ok(None)),
                 Err(error) => Some(Err(error)),
             };
             ready(Some(known))
@@ -286,7 +437,7 @@ pub fn ready_when_listed<K: Send>(
 ) -> impl Stream<Item = Event<K>> + Send {
     let mut listed = Some(listed);
     events.inspect(move |event| {
-        if matches!(event, Event::InitDone)
+        if matches!(event, Event::Listed)
             && let Some(listed) = listed.take()
         {
             listed.done();
@@ -295,7 +446,7 @@ pub fn ready_when_listed<K: Send>(
 }
 
 /// The event of an object that can be read, without managed fields; what cannot be read is logged and left out.
-pub fn readable<K: Resource>(event: Event<Guarded<K>>) -> Option<Event<K>> {
+pub fn readable<K: Resource>(event: impl Into<Event<Guarded<K>>>) -> Option<Event<K>> {
     let read = |guarded: Guarded<K>| match guarded.0 {
         Ok(mut object) => {
             object.meta_mut().managed_fields = None;
@@ -311,7 +462,7 @@ pub fn readable<K: Resource>(event: Event<Guarded<K>>) -> Option<Event<K>> {
             None
         }
     };
-    mapped(event, read)
+    mapped(event.into(), read)
 }
 
 /// The event of another form of its object, if there is one.
@@ -319,9 +470,10 @@ pub fn mapped<K, T>(event: Event<K>, form: impl FnOnce(K) -> Option<T>) -> Optio
     Some(match event {
         Event::Apply(object) => Event::Apply(form(object)?),
         Event::Delete(object) => Event::Delete(form(object)?),
-        Event::Init => Event::Init,
+        Event::Init(part) => Event::Init(part),
         Event::InitApply(object) => Event::InitApply(form(object)?),
-        Event::InitDone => Event::InitDone,
+        Event::InitDone(part) => Event::InitDone(part),
+        Event::Listed => Event::Listed,
     })
 }
 
@@ -330,7 +482,7 @@ pub fn subject<K>(event: Event<K>) -> Option<(K, bool)> {
     match event {
         Event::Apply(object) | Event::InitApply(object) => Some((object, false)),
         Event::Delete(object) => Some((object, true)),
-        Event::Init | Event::InitDone => None,
+        Event::Init(_) | Event::InitDone(_) | Event::Listed => None,
     }
 }
 
@@ -365,11 +517,14 @@ mod tests {
             },
             ..Pod::default()
         };
-        let (store, mut writer) = kube::runtime::reflector::store::<Pod>();
+        let mut reflection = Reflection::of(kube::runtime::reflector::store::<Pod>().1);
         let mut list = |names: &[&str]| -> Vec<String> {
             let found = names.iter().map(|name| Event::InitApply(pod(name)));
-            let events = [Event::Init].into_iter().chain(found).chain([Event::InitDone]);
-            let gone = events.flat_map(|event| apply(&store, &mut writer, &event));
+            let list = [Event::Init(Part::All)]
+                .into_iter()
+                .chain(found)
+                .chain([Event::InitDone(Part::All)]);
+            let gone = list.flat_map(|event| reflection.take_in(&event));
             let mut gone: Vec<String> = gone.map(|pod| pod.name_any()).collect();
             gone.sort();
             gone
@@ -403,12 +558,12 @@ mod tests {
         written.wrote("Pod", pod("there", "2"));
         written.wrote("Pod", pod("restored", "5"));
         written.wrote("Other", pod("of-another-kind", "3"));
-        pass(Event::Init).await;
+        pass(Event::Init(Part::All)).await;
         // Its list may have been made before it.
         written.wrote("Pod", pod("later", "4"));
         pass(Event::InitApply(pod("there", "2"))).await;
         pass(Event::InitApply(pod("restored", "1"))).await;
-        pass(Event::InitDone).await;
+        pass(Event::InitDone(Part::All)).await;
         assert_eq!(missed.try_recv().unwrap(), "gone");
         assert!(missed.try_recv().is_err(), "the others are not missed");
         let newest = |kind: &str, name: &str| written.newest(kind, "", name, None).is_some();
@@ -423,10 +578,10 @@ mod tests {
                 code,
                 ..kube::core::Status::default()
             };
-            Err::<Event<Pod>, _>(watcher::Error::WatchError(Box::new(status)))
+            Err::<watcher::Event<Pod>, _>(watcher::Error::WatchError(Box::new(status)))
         };
         let outage = std::iter::repeat_n((), 10).map(|()| status(503));
-        let events = outage.chain([status(410), Ok(Event::Init)]);
+        let events = outage.chain([status(410), Ok(watcher::Event::Init)]);
         let mut events = std::pin::pin!(resumed(stream::iter(events)));
         let mut last = tokio::time::Instant::now();
         for _ in 0..10 {
@@ -434,8 +589,116 @@ mod tests {
             assert!(last.elapsed() <= 2 * LONGEST_WAIT, "{:?}", last.elapsed());
             last = tokio::time::Instant::now();
         }
-        assert!(matches!(events.next().await, Some(Ok(Event::Init))));
+        assert!(matches!(events.next().await, Some(Ok(watcher::Event::Init))));
         assert!(last.elapsed() <= 2 * LONGEST_WAIT + FIRST_WAIT, "{:?}", last.elapsed());
+    }
+
+    /// A server with a pod in each namespace, whose watches stay silent. Lists in `team-b` are forbidden at first.
+    fn two_namespaces(refusals: usize) -> kube::Client {
+        let refusals = Arc::new(std::sync::atomic::AtomicUsize::new(refusals));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let (path, query) = (
+                request.uri().path().to_owned(),
+                request.uri().query().unwrap_or_default().to_owned(),
+            );
+            let refusals = Arc::clone(&refusals);
+            async move {
+                let namespace = path.split('/').nth(4).unwrap_or_default();
+                if query.contains("watch=true") {
+                    std::future::pending::<()>().await;
+                }
+                let left = |left: usize| left.checked_sub(1);
+                let order = std::sync::atomic::Ordering::SeqCst;
+                let is_refused = namespace == "team-b" && refusals.fetch_update(order, order, left).is_ok();
+                let (status, body) = if is_refused {
+                    let status = serde_json::json!({ "kind": "Status", "status": "Failure", "reason": "Forbidden",
+                        "message": "no", "code": 403 });
+                    (403, status)
+                } else {
+                    let pod = serde_json::json!({ "metadata": { "name": "pod", "namespace": namespace } });
+                    (
+                        200,
+                        serde_json::json!({ "metadata": { "resourceVersion": "1" }, "items": [pod] }),
+                    )
+                };
+                let response = http::Response::builder().status(status);
+                let response = response.body(kube::client::Body::from(body.to_string().into_bytes()));
+                Ok::<_, std::convert::Infallible>(response.unwrap())
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    fn shown(event: &Event<Pod>) -> String {
+        let part = |part: &Part| match part {
+            Part::All => "all".to_owned(),
+            Part::Of(namespace) => namespace.to_string(),
+        };
+        match event {
+            Event::Init(of) => format!("begin {}", part(of)),
+            Event::InitApply(pod) => format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()),
+            Event::InitDone(of) => format!("end {}", part(of)),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn namespace_that_may_not_be_read_does_not_hold_up_the_others() {
+        let namespaces: crate::scope::Namespaces = "team-a,team-b".parse().unwrap();
+        let (store, writer) = kube::runtime::reflector::store();
+        let pods = watched::<Pod>(namespaces.apis(&two_namespaces(2)), watcher::Config::default());
+        let mut pods = std::pin::pin!(reflect(pods, writer));
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|last| last != "Listed") {
+            seen.push(shown(&pods.next().await.unwrap()));
+        }
+        assert!(
+            seen.contains(&"team-a/pod".to_owned()) && seen.contains(&"end team-a".to_owned()),
+            "{seen:?}"
+        );
+        assert!(!seen.contains(&"end team-b".to_owned()), "{seen:?}");
+        store.wait_until_ready().await.unwrap();
+        assert_eq!(store.state().len(), 1);
+        while seen.last().is_none_or(|last| last != "end team-b") {
+            seen.push(shown(&pods.next().await.unwrap()));
+        }
+        assert_eq!(store.state().len(), 2, "{seen:?}");
+        assert_eq!(seen.iter().filter(|event| *event == "Listed").count(), 1);
+    }
+
+    #[test]
+    fn list_of_a_namespace_reports_only_objects_of_this_namespace_as_gone() {
+        let pod = |namespace: &str, name: &str| Pod {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..Pod::default()
+        };
+        let (store, writer) = kube::runtime::reflector::store();
+        let mut reflection = Reflection::of(writer);
+        let mut list = |namespace: &str, names: &[&str]| -> Vec<(String, String)> {
+            let part = Part::Of(namespace.into());
+            let found = names.iter().map(|name| Event::InitApply(pod(namespace, name)));
+            let list = [Event::Init(part.clone())].into_iter().chain(found);
+            let gone = list
+                .chain([Event::InitDone(part)])
+                .flat_map(|event| reflection.take_in(&event));
+            let mut gone: Vec<_> = gone.map(|pod| key(&pod)).collect();
+            gone.sort();
+            gone
+        };
+        assert_eq!(list("a", &["x", "y"]), []);
+        assert_eq!(list("b", &["x"]), []);
+        assert_eq!(list("a", &["y"]), [("a".to_owned(), "x".to_owned())]);
+        reflection.take_in(&Event::Listed);
+        let mut left: Vec<_> = store.state().iter().map(|pod| key(pod.as_ref())).collect();
+        left.sort();
+        assert_eq!(
+            left,
+            [("a", "y"), ("b", "x")].map(|(a, b)| (a.to_owned(), b.to_owned()))
+        );
     }
 
     #[test]

@@ -33,7 +33,8 @@
 //! - All GPUs of a pod serve one model, unless `engine.args` has a parallel size. The user must add tolerations for taints of
 //!   GPU nodes.
 //! - The token Secret needs the key `HF_TOKEN`.
-//! - Pods are admitted under Pod Security `baseline`, not under `restricted`: the engines' images run as root.
+//! - Pods are admitted under Pod Security `baseline`, and under `restricted` if `podTemplate.spec.securityContext.runAsUser` is a
+//!   user other than root: the engines' images run as root by default.
 //! - A terminating pod has 120 seconds for running requests. There is no delay before: the `sleep` handler requires Kubernetes
 //!   1.30, later than the oldest supported release.
 //!

@@ -1,7 +1,7 @@
 //! The pod: one container with the engine's server.
 //!
-//! The pod is admitted under Pod Security `baseline`, not under `restricted`: the engines' images run as root, and another user
-//! needs another image.
+//! The pod is admitted under Pod Security `baseline`, and under `restricted` if a user other than root is set: the engines' images
+//! run as root by default.
 
 use runway_api::model_deployment::ModelSource;
 use runway_operator::quantity;
@@ -92,13 +92,22 @@ fn container(
         .with("terminationMessagePolicy", "FallbackToLogsOnError")
         .with(
             "securityContext",
-            json!({
-                "allowPrivilegeEscalation": false,
-                "capabilities": {"drop": ["ALL"]},
-                "seccompProfile": {"type": "RuntimeDefault"},
-            }),
+            fields()
+                .with("allowPrivilegeEscalation", false)
+                .with("capabilities", json!({"drop": ["ALL"]}))
+                .with("runAsNonRoot", json!(runs_as_another_user(request).then_some(true)))
+                .with("seccompProfile", json!({"type": "RuntimeDefault"})),
         )
         .into()
+}
+
+/// Whether the pod has a user other than root, which Pod Security `restricted` wants to see confirmed.
+fn runs_as_another_user(request: &Request) -> bool {
+    let context = request.pods.security_context.as_ref();
+    context
+        .and_then(|context| context.run_as_user)
+        .is_some_and(|user| user > 0)
+        && context.is_some_and(|context| context.run_as_non_root.is_none())
 }
 
 /// Delay between the pod's termination, which ends new requests, and the signal to the engine: llama-server drops its requests

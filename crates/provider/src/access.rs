@@ -3,7 +3,7 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_api::labels;
 use runway_operator::access::{named, rule};
-use runway_operator::lease;
+use runway_operator::{lease, services};
 
 use crate::contract::{CLAIM, Provider};
 
@@ -60,6 +60,8 @@ pub fn access(provider: &dyn Provider) -> Vec<PolicyRule> {
             provider.operator_deployments(),
         ));
     }
+    // To ask endpoints.
+    rules.extend(services::access());
     let mut kinds: Vec<_> = provider.children("any").into_iter().map(|c| c.kind).collect();
     kinds.push(CLAIM);
     kinds.dedup();

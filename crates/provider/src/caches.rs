@@ -17,6 +17,8 @@ use runway_api::{InferenceProviderConfig, ModelDeployment, labels};
 use runway_operator::controller::Wake;
 use runway_operator::echo::Echo;
 use runway_operator::packed::{Packed, Text};
+use runway_operator::process::Process;
+use runway_operator::scope::Namespaces;
 use runway_operator::store::{Kinds, Store};
 use runway_operator::watch::{crd, noticing, single, watched};
 use semver::Version;
@@ -37,6 +39,7 @@ const FIRST_LIST: Duration = Duration::from_secs(30);
 /// Everything a provider reads, beside the ModelDeployments.
 pub(crate) struct Caches {
     client: Client,
+    namespaces: Namespaces,
     wake: Wake<Packed<ModelDeployment>>,
     /// Our own writes.
     written: Arc<Echo<DynamicObject>>,
@@ -77,14 +80,15 @@ impl Operator {
 impl Caches {
     /// Caches that requeue ModelDeployments through `wake`, and show what was written before the watches do.
     pub(crate) fn new(
-        client: Client,
+        process: &Process,
         provider: Arc<dyn Provider>,
         wake: Wake<Packed<ModelDeployment>>,
         written: Arc<Echo<DynamicObject>>,
     ) -> Arc<Self> {
         let by_label = |label| (label, Store::by_label(label));
         Arc::new(Self {
-            client,
+            client: process.client.clone(),
+            namespaces: process.namespaces.clone(),
             wake,
             written,
             kinds: Kinds::new(FIRST_LIST),
@@ -138,7 +142,10 @@ impl Caches {
         for (label, store) in &self.pods {
             let (own, before) = (*label, earlier.clone());
             earlier.push(own);
-            let pods = watched::<Pod>(Api::all(self.client.clone()), watcher::Config::default().labels(label));
+            let pods = watched::<Pod>(
+                self.namespaces.apis(&self.client),
+                watcher::Config::default().labels(label),
+            );
             let (wake, provider) = (self.wake.clone(), self.provider.clone());
             tasks.spawn(store.clone().follow(
                 pods,
@@ -156,7 +163,7 @@ impl Caches {
         tasks.spawn(self.clone().follow_first_list_of_pods());
         for (name, store) in &self.operator.deployments {
             let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-            let deployments = watched::<Deployment>(Api::all(self.client.clone()), only);
+            let deployments = watched::<Deployment>(self.namespaces.apis(&self.client), only);
             let changed = self.operator.changed.clone();
             tasks.spawn(store.clone().follow(
                 deployments,
@@ -340,7 +347,7 @@ impl Caches {
             labels::MANAGED_BY_VALUE,
             labels::DEPLOYMENT
         );
-        let api = Api::all_with(self.client.clone(), &CLAIM.resource());
+        let api = self.namespaces.apis_of(&self.client, &CLAIM.resource());
         let (store, wake, written) = (self.claims.clone(), self.wake.clone(), self.written.clone());
         let missed = {
             let wake = wake.clone();
@@ -389,7 +396,9 @@ impl Caches {
     /// Watches the objects that the upstream creates for replicas, or ends their watch; returns after the first list.
     async fn watch_replicas(&self, objects: ReplicaObjects, kinds: &Kinds<Kind, Text>, version: Option<String>) {
         let follow = |version: &str, store: Store<Text>| {
-            let api = Api::all_with(self.client.clone(), &api_resource(objects.kind, version));
+            let api = self
+                .namespaces
+                .apis_of(&self.client, &api_resource(objects.kind, version));
             let wake = self.wake.clone();
             store.follow(
                 // Packed objects have no labels to be filed by.
@@ -404,7 +413,7 @@ impl Caches {
     /// Watches a kind, or ends its watch; returns after the first list.
     async fn watch_kind(&self, kind: Kind, version: Option<String>, config: watcher::Config) {
         let follow = |version: &str, store: Store<Text>| {
-            let api = Api::all_with(self.client.clone(), &api_resource(kind, version));
+            let api = self.namespaces.apis_of(&self.client, &api_resource(kind, version));
             let (wake, written) = (self.wake.clone(), self.written.clone());
             let wake_owner = move |namespace: &str, name: &str, metadata: Option<ObjectMeta>| {
                 let owner = metadata.and_then(owner_name);

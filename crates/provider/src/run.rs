@@ -54,11 +54,13 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
     let provider: Arc<dyn Provider> = Arc::new(provider);
     let manager = labels::provider_manager(provider.name());
     let events = Events::start(client.clone(), &manager);
-    let executor = Executor::new(client.clone(), manager, labels::FINALIZER, events).traced(process.traces.clone());
+    let executor = Executor::new(client.clone(), manager, labels::FINALIZER, events)
+        .traced(process.traces.clone())
+        .within(&process.namespaces);
 
     let (wake, woken) = controller::wake();
     let woken_by_answers = wake.clone();
-    let caches = Caches::new(client.clone(), provider.clone(), wake, executor.children.clone());
+    let caches = Caches::new(&process, provider.clone(), wake, executor.children.clone());
     let services = verify_endpoints.then(|| process.services.clone());
     let answers = Answers::new(services, move |namespace, name| woken_by_answers.call(namespace, name));
     let upstream_listed = process.health.waits_for("the lists of upstream objects");

@@ -206,6 +206,7 @@ mod tests {
     use super::*;
 
     const CHOICE: &str = r#"{"choices":[{"message":{"content":"Hello"}}]}"#;
+    const SERVICE: &str = r#"{"metadata":{"name":"llama"},"spec":{"clusterIP":"10.0.0.7","selector":{"app":"llama"}}}"#;
     const LISTED: &str = r#"{"data":[{"id":"llama"}]}"#;
 
     fn ok(body: &str) -> String {
@@ -224,7 +225,23 @@ mod tests {
         model: Option<&str>,
         answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
     ) -> Result<(), Error> {
+        outcome_at(SERVICE, model, answer).await
+    }
+
+    /// The same behind this Service.
+    async fn outcome_at(
+        service: &'static str,
+        model: Option<&str>,
+        answer: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Result<(), Error> {
         install_crypto();
+        let answer = move |path: &str| {
+            if path.is_empty() {
+                Some(ok(service))
+            } else {
+                answer(path)
+            }
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let answer = Arc::new(answer);
@@ -253,7 +270,7 @@ mod tests {
         outcome
     }
 
-    /// A timeout counts as no response.
+    /// A timeout counts as no response. The path is empty for the Service itself, which is read first.
     async fn serve(mut socket: TcpStream, answer: Arc<impl Fn(&str) -> Option<String>>) {
         let mut request = Vec::new();
         while !request.windows(4).any(|end| end == b"\r\n\r\n")
@@ -308,6 +325,23 @@ mod tests {
             Ok(()),
             "an engine with an API key"
         );
+    }
+
+    #[tokio::test]
+    async fn no_request_is_sent_to_a_service_that_leads_elsewhere() {
+        for (service, field) in [
+            (
+                r#"{"spec":{"type":"ExternalName","externalName":"llama.team-b.svc"}}"#,
+                "spec.type is ExternalName",
+            ),
+            (r#"{"spec":{"clusterIP":"10.0.0.7"}}"#, "spec.selector is empty"),
+        ] {
+            let called = |path: &str| panic!("{path} is requested");
+            let failure = outcome_at(service, None, called).await.unwrap_err();
+            let start = format!("Service 'llama' port 80: GET /v1/models: {field}");
+            assert!(failure.message.starts_with(&start), "{}", failure.message);
+            assert!(!failure.may_pass);
+        }
     }
 
     #[tokio::test]

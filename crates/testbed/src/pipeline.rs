@@ -299,7 +299,8 @@ impl Broker {
         self.send(exchange, key, body, BasicProperties::default()).await
     }
 
-    async fn send(&self, exchange: &str, key: &str, body: &[u8], properties: BasicProperties) -> Result<()> {
+    /// The same with properties.
+    pub async fn send(&self, exchange: &str, key: &str, body: &[u8], properties: BasicProperties) -> Result<()> {
         let options = BasicPublishOptions {
             mandatory: true,
             ..BasicPublishOptions::default()

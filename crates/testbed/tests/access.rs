@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Servi
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::core::DynamicObject;
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
 use runway_api::async_actor::{RUNTIME_INJECTED, WORKLOAD_READY};
 use runway_api::condition::{self, Conditions};
@@ -19,8 +19,10 @@ use runway_asya_operator::object::CONFIG_MAP;
 use runway_asya_operator::targets::{
     BENTO_DEPLOYMENT, DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, SELDON_SERVER, STATEFUL_SET,
 };
-use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET};
+use runway_client::manifests::permissions::{Guarded, KINDS};
+use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET, confinement};
 use runway_llama_stack_operator::kinds;
+use runway_operator::access::{by_scope, rule};
 use runway_operator::autoscaler::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
 use runway_operator::object::Kind;
@@ -29,7 +31,7 @@ use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::audit::Request;
-use runway_testbed::{crds, eventually};
+use runway_testbed::{RabbitMq, RabbitMqOptions, apply, crds, eventually};
 use serde_json::{Value, json};
 use support::*;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +42,9 @@ const ASKED_BY_THE_SERVER: [&str; 3] = [
     "update kubeairunway.ai/modeldeployments/finalizers",
     "update llamastack.io/llamastackdistributions/finalizers",
 ];
+
+/// For requests to endpoints, which controllers of this test do not send.
+const FOR_ENDPOINTS: [&str; 2] = ["get /services", "list discovery.k8s.io/endpointslices"];
 
 #[tokio::test]
 async fn controllers_may_do_what_they_do_and_nothing_else() -> Result<()> {
@@ -69,6 +74,166 @@ async fn controllers_may_do_what_they_do_and_nothing_else() -> Result<()> {
     }
     ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
     Ok(())
+}
+
+/// The life of all models with Roles in two namespaces, and a ClusterRole for objects without a namespace.
+#[tokio::test]
+async fn controllers_of_a_namespaced_installation_need_no_right_elsewhere_and_touch_nothing_there() -> Result<()> {
+    let bed = Bed::start_within("default,team-b").await?;
+    let elsewhere = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "elsewhere" } });
+    bed.apply(&elsewhere).await?;
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+    let others: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), "elsewhere");
+    let untouched = {
+        let _core = bed.core_led_by(led(&bed, labels::CORE_MANAGER).await?).await?;
+        let _kaito = bed.provider(Kaito::default()).await?;
+        let _dynamo = bed.provider(Dynamo::default()).await?;
+        let _kuberay = bed.provider(KubeRay::default()).await?;
+        let _direct = bed.provider(Direct::default()).await?;
+        let _simulator = bed.simulator().await?;
+        bed.admission_is_up().await?;
+        let mut object = vllm("model", "direct");
+        object["metadata"]["namespace"] = json!("elsewhere");
+        let untouched = others
+            .create(&PostParams::default(), &serde_json::from_value(object)?)
+            .await?;
+        live(&bed).await?;
+        let mut object = idle("second");
+        object["metadata"]["namespace"] = json!("team-b");
+        bed.apply(&object).await?;
+        let second: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), "team-b");
+        eventually(PATIENCE, async || {
+            let status = second.get("second").await?.status.unwrap_or_default();
+            ensure!(status.conditions.is_true(condition::RESOURCE_CREATED), "{status:?}");
+            Ok(())
+        })
+        .await?;
+        untouched
+    };
+    ensure!(untouched.finalizers().is_empty(), "{untouched:?}");
+    let after = others.get("model").await?;
+    ensure!(after.resource_version() == untouched.resource_version(), "{after:?}");
+
+    let names: BTreeSet<String> = manifests::components().into_iter().map(|c| c.name).collect();
+    let places = ["", "default", "team-b", manifests::NAMESPACE];
+    let complaints: Vec<String> = log
+        .since(mark)
+        .await?
+        .iter()
+        .filter(|request| names.contains(&request.user) && !request.resource.is_empty())
+        .filter(|request| {
+            let kind = rule(&request.group, &[&request.resource], &["list"]);
+            let is_everywhere = request.namespace.is_empty() && by_scope(&[kind]).0.is_empty();
+            request.code == 403 || is_everywhere || !places.contains(&request.namespace.as_str())
+        })
+        .map(|request| format!("{request:?}"))
+        .collect();
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+/// Whatever their roles allow, the accounts of controllers write nothing in namespaces of the cluster, and in their own namespace
+/// only the objects that their Role names.
+#[tokio::test]
+async fn accounts_of_controllers_write_nothing_in_namespaces_of_the_cluster() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    for object in manifests::components()
+        .iter()
+        .flat_map(|c| c.objects(&Release::default()))
+    {
+        let kind = object.types.as_ref().map(|t| t.kind.as_str()).unwrap_or_default();
+        let is_policy = object.name_any() == confinement::POLICY;
+        if is_policy || kind.contains("Role") {
+            bed.apply(&serde_json::to_value(&object)?).await?;
+        }
+    }
+    for namespace in ["kube-system", manifests::NAMESPACE] {
+        bed.apply(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config", "namespace": namespace } }))
+            .await?;
+    }
+    let account = async |name: &str| {
+        let user = format!("system:serviceaccount:{}:{name}", manifests::NAMESPACE);
+        bed.cluster.client(&user, &[]).await
+    };
+    let config =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "config" }, "data": { "a": "b" } });
+    let workload =
+        json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "model" }, "spec": model_pods() });
+    let lease =
+        |name: &str| json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name } });
+    let secret = |name: &str| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name } });
+    // The policy takes a moment to be in force.
+    let direct = account("direct-provider").await?;
+    eventually(PATIENCE, async || {
+        refused(&tried(&direct, &workload, "kube-system").await)
+    })
+    .await?;
+    for (name, object) in [
+        ("direct-provider", &workload),
+        ("asya-operator", &workload),
+        ("llama-stack-operator", &workload),
+        ("asya-operator", &config),
+        ("kaito-provider", &config),
+        ("llama-stack-operator", &config),
+    ] {
+        let client = account(name).await?;
+        for namespace in ["kube-system", "kube-public", manifests::NAMESPACE] {
+            refused(&tried(&client, object, namespace).await).with_context(|| format!("{name} in {namespace}"))?;
+        }
+        tried(&client, object, NAMESPACE)
+            .await
+            .with_context(|| name.to_owned())?;
+    }
+    // In their own namespace, accounts write what is theirs.
+    let core = account(labels::CORE_MANAGER).await?;
+    for own in [lease(labels::CORE_MANAGER), secret(WEBHOOK_SECRET)] {
+        created(&core, &own).await?;
+    }
+    for other in [lease("direct-provider"), secret("token")] {
+        refused(&created(&core, &other).await)?;
+    }
+    // A status is reported everywhere, and the accounts of others are not concerned.
+    let mut model = gemma("model");
+    model["metadata"]["namespace"] = json!("kube-system");
+    bed.apply(&model).await?;
+    let models: Api<ModelDeployment> = Api::namespaced(core, "kube-system");
+    let message = Patch::Merge(json!({ "status": { "message": "reported" } }));
+    models.patch_status("model", &PatchParams::default(), &message).await?;
+    tried(&bed.admin, &workload, "kube-system").await
+}
+
+/// Applies an object to a namespace by a dry run.
+async fn tried(client: &Client, object: &Value, namespace: &str) -> Result<()> {
+    let mut object: DynamicObject = serde_json::from_value(object.clone())?;
+    object.metadata.namespace = Some(namespace.to_owned());
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::apply("test").force()
+    };
+    let api = apply::api_of(client, &object).await?;
+    api.patch(&object.name_any(), &dry, &Patch::Apply(&object)).await?;
+    Ok(())
+}
+
+/// Creates an object in the namespace of the controllers by a dry run.
+async fn created(client: &Client, object: &Value) -> Result<()> {
+    let mut object: DynamicObject = serde_json::from_value(object.clone())?;
+    object.metadata.namespace = Some(manifests::NAMESPACE.to_owned());
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    apply::api_of(client, &object).await?.create(&dry, &object).await?;
+    Ok(())
+}
+
+/// Whether the policy on controllers refused a write.
+fn refused(tried: &Result<()>) -> Result<()> {
+    match tried.as_ref().map_err(|error| format!("{error:#}")) {
+        Err(error) if error.contains("of KubeAIRunway may not write") => Ok(()),
+        other => bail!("not refused by the policy: {other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -184,14 +349,35 @@ async fn the_asya_operator_may_do_what_it_does_and_nothing_else() -> Result<()> 
     for crd in crds {
         crds::install_crd(&bed.admin, crd).await?;
     }
+    // A namespace has a Secret if it has a user of its own at the broker.
+    let options = RabbitMqOptions {
+        management: true,
+        ..RabbitMqOptions::default()
+    };
+    let rabbit = RabbitMq::start(options).await?;
+    let secrets = tempfile::tempdir()?;
+    std::fs::create_dir(secrets.path().join("rabbitmq"))?;
+    for (key, text) in [("password", "guest"), ("key", "0123456789abcdef0123456789abcdef")] {
+        std::fs::write(secrets.path().join("rabbitmq").join(key), text)?;
+    }
     let log = bed.cluster.audit().await?;
     let mark = log.mark().await?;
     let component = manifests::asya();
     {
+        let (host, port) = rabbit.address();
+        let of = |key: &str| json!({ "name": "rabbitmq", "key": key });
         let transports = json!({ "transports": { "rabbitmq": { "type": "rabbitmq", "config": {
-            "host": "rabbitmq", "passwordSecretRef": { "name": "rabbitmq", "key": "password" } } } } });
+            "host": host, "port": port, "managementPort": rabbit.management_port(), "passwordSecretRef": of("password"),
+            "tenants": { "username": "guest", "passwordSecretRef": of("password"), "keySecretRef": of("key") } } } } });
         let leadership = led(&bed, &component.name).await?;
-        let _operator = bed.asya_led_by(leadership, &transports.to_string()).await?;
+        let args = runway_asya_operator::Args {
+            disable_queue_management: false,
+            secrets: runway_asya_operator::SecretsArgs {
+                secrets_dir: secrets.path().to_owned(),
+            },
+            ..asya_args(&transports.to_string())
+        };
+        let _operator = bed.asya_led_by(leadership, args).await?;
         actors_live(&bed).await?;
     }
     let complaints = judge(&component, &log.since(mark).await?);
@@ -558,8 +744,8 @@ fn children(bed: &Bed) -> Vec<(&'static str, Api<DynamicObject>)> {
     vec![
         ("Workspace", bed.upstream(WORKSPACE, "v1beta1")),
         ("InferenceSet", bed.upstream(INFERENCE_SET, "v1beta1")),
-        ("Service", built_in(kube::core::ApiResource::erase::<Service>(&()))),
-        ("ConfigMap", built_in(kube::core::ApiResource::erase::<ConfigMap>(&()))),
+        ("Service", built_in(ApiResource::erase::<Service>(&()))),
+        ("ConfigMap", built_in(ApiResource::erase::<ConfigMap>(&()))),
         (
             "DynamoGraphDeployment",
             bed.upstream(runway_provider_dynamo::DYNAMO_GRAPH_DEPLOYMENT, "v1beta1"),
@@ -597,7 +783,8 @@ fn judge(component: &Component, requests: &[Request]) -> Vec<String> {
     let granted: BTreeSet<String> = rules.flat_map(expand).collect();
     let surplus = granted
         .difference(&used)
-        .filter(|right| !ASKED_BY_THE_SERVER.contains(&right.as_str()));
+        .filter(|right| !ASKED_BY_THE_SERVER.contains(&right.as_str()))
+        .filter(|right| !FOR_ENDPOINTS.contains(&right.as_str()));
     complaints.extend(surplus.map(|right| format!("{name} may, and never does: {right}")));
     ensure_seen(name, &own, &mut complaints);
     complaints
@@ -851,4 +1038,259 @@ async fn with_the_policy_only_those_use_a_provider_who_may_make_its_objects() ->
     models.delete("theirs", &DeleteParams::default()).await?;
     bed.create(vllm("admins", "dynamo")).await?;
     Ok(())
+}
+
+#[tokio::test]
+async fn fields_beyond_the_purpose_of_a_kind_require_a_permission() -> Result<()> {
+    let bed = Bed::start_with(Upstream::Everything, false).await?;
+    let policies: BTreeSet<String> = KINDS.iter().map(Guarded::policy_name).collect();
+    for object in manifests::components().iter().flat_map(|c| &c.permissions) {
+        ensure!(policies.contains(&object.name_any()));
+        bed.apply(&serde_json::to_value(object)?).await?;
+    }
+    let kinds: Vec<Value> = KINDS
+        .iter()
+        .map(|kind| {
+            let resource = resource_of(kind.kind);
+            json!({ "apiGroups": [resource.group], "resources": [resource.plural], "verbs": ["create", "get", "patch", "update"] })
+        })
+        .collect();
+    let role = |name: &str, rules: &Value| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": name }, "rules": rules });
+    bed.apply(&role("our-kinds", &json!(kinds))).await?;
+    bind(&bed, "jane", "our-kinds", Some(NAMESPACE)).await?;
+    let jane = bed.cluster.client("jane", &[]).await?;
+    // For each permission, a user who has only this one.
+    let mut permitted = BTreeMap::new();
+    let fields = || {
+        KINDS
+            .iter()
+            .flat_map(|kind| kind.fields.iter().map(|field| (kind.kind, field)))
+    };
+    for (_, field) in fields() {
+        let permission = field.permission.name();
+        if permitted.contains_key(&permission) {
+            continue;
+        }
+        let (verb, resource) = permission.split_once(' ').context("no verb")?;
+        let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let user = format!("may-{verb}-{plural}");
+        let rules = json!([{ "apiGroups": [group], "resources": [plural], "verbs": [verb] }]);
+        bed.apply(&role(&user, &rules)).await?;
+        let is_namespaced = field.permission.check(NAMESPACE).contains(" -n ");
+        bind(&bed, &user, "our-kinds", Some(NAMESPACE)).await?;
+        bind(&bed, &user, &user, is_namespaced.then_some(NAMESPACE)).await?;
+        permitted.insert(permission.clone(), bed.cluster.client(&user, &[]).await?);
+    }
+
+    let examples = beyond();
+    ensure!(examples.len() == fields().count(), "a field has no example");
+    for (number, ((kind, field), (spec, change))) in fields().zip(examples).enumerate() {
+        let (path, permission) = (field.path(), field.permission.name());
+        let mut object = plain(kind, &format!("test-{number}"));
+        json_patch::merge(&mut object["spec"], &spec);
+        let pointer = format!("/{}", path.replace('.', "/"));
+        ensure!(object.pointer(&pointer).is_some(), "{path} is not in its example");
+        let in_namespace = |client: &Client| Api::namespaced_with(client.clone(), NAMESPACE, &resource_of(kind));
+        let (poor, rich): (Api<DynamicObject>, Api<DynamicObject>) =
+            (in_namespace(&jane), in_namespace(&permitted[&permission]));
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let post = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let dry = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        // Policies and roles take a moment to be in force.
+        let said = eventually(PATIENCE, async || refused_for(poor.create(&post, &object).await, &path)).await?;
+        let place = if field.permission.check("").contains(" -n ") {
+            "namespace default"
+        } else {
+            "the cluster"
+        };
+        ensure!(
+            said.contains(&format!(
+                "{path}: you may not {permission} in {place}, which is required for {}: ",
+                field.effect
+            )),
+            "{said}"
+        );
+        ensure!(said.contains("or ask an administrator for this permission"), "{said}");
+        eventually(PATIENCE, async || Ok(rich.create(&post, &object).await?))
+            .await
+            .with_context(|| format!("{path} with {permission}"))?;
+
+        // An administrator's object: others change what else there is, and cannot change the field.
+        in_namespace(&bed.admin).create(&PostParams::default(), &object).await?;
+        let name = object.name_any();
+        let mut beside = json!({ "metadata": { "labels": { "a": "b" }, "finalizers": ["example.com/a"] } });
+        beside["spec"] = plain(kind, "")["spec"].clone();
+        json_patch::merge(&mut beside["spec"], &other_field(kind));
+        poor.patch(&name, &dry, &Patch::Merge(&beside))
+            .await
+            .with_context(|| format!("{path} unchanged"))?;
+        let change = Patch::Merge(json!({ "spec": change }));
+        refused_for(poor.patch(&name, &dry, &change).await, &path)?;
+        rich.patch(&name, &dry, &change)
+            .await
+            .with_context(|| format!("{path} changed with {permission}"))?;
+    }
+
+    // The purpose of a kind requires nothing else.
+    for (kind, spec) in purpose() {
+        let mut object = plain(kind, "free");
+        json_patch::merge(&mut object["spec"], &spec);
+        let api: Api<DynamicObject> = Api::namespaced_with(jane.clone(), NAMESPACE, &resource_of(kind));
+        api.create(&PostParams::default(), &serde_json::from_value(object)?)
+            .await
+            .with_context(|| format!("the purpose of {kind}"))?;
+    }
+    Ok(())
+}
+
+/// The message of a refusal by an admission policy.
+fn refused_for<T>(answer: kube::Result<T>, path: &str) -> Result<String> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.code == 403 && status.message.contains(path) => Ok(status.message),
+        Err(error) => Err(error).context(path.to_owned()),
+        Ok(_) => bail!("{path} was let through"),
+    }
+}
+
+/// API resource of one of our kinds.
+fn resource_of(kind: &str) -> ApiResource {
+    match kind {
+        "ModelDeployment" => ApiResource::erase::<ModelDeployment>(&()),
+        "AsyncActor" => ApiResource::erase::<AsyncActor>(&()),
+        _ => ApiResource::erase::<LlamaStackDistribution>(&()),
+    }
+}
+
+/// An object of a kind that requires nothing beyond its purpose. An AsyncActor has no workload yet.
+fn plain(kind: &str, name: &str) -> Value {
+    let spec = match kind {
+        "ModelDeployment" => gemma("")["spec"].clone(),
+        "AsyncActor" => json!({ "transport": "rabbitmq" }),
+        _ => json!({ "server": { "distribution": { "image": "registry.example/distribution:1" } } }),
+    };
+    json!({ "apiVersion": resource_of(kind).api_version, "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE }, "spec": spec })
+}
+
+/// A change that requires no permission.
+fn other_field(kind: &str) -> Value {
+    match kind {
+        "ModelDeployment" => json!({ "image": "registry.example/other:1" }),
+        "AsyncActor" => json!({ "timeout": { "processing": 7 } }),
+        _ => json!({ "replicas": 3 }),
+    }
+}
+
+/// For each field that requires a permission, in the order of the table: a spec with it, and a change of it.
+fn beyond() -> Vec<(Value, Value)> {
+    let pods = |image: &str| json!({ "spec": { "containers": [{ "name": "asya-runtime", "image": image }] } });
+    let bound = |account: &str| {
+        json!({ "workloadRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "a" },
+            "runtime": { "image": "registry.example/adapter:1", "handler": "a.b" },
+            "binding": { "strategy": "Proxy", "proxy": { "serviceAccountName": account } } })
+    };
+    let trigger = |address: &str| {
+        json!({ "scaling": { "autoscaling": { "maxReplicas": 3, "trigger": { "type": "prometheus",
+            "metadata": { "serverAddress": address }, "authenticationRef": { "name": "others" } } } } })
+    };
+    let of_pods = |settings: Value| json!({ "podTemplate": { "spec": settings } });
+    let app_armor = |profile: &str| json!({ "podTemplate": { "metadata": { "annotations": { "container.apparmor.security.beta.kubernetes.io/model": profile } } } });
+    let unconfined = json!({ "securityContext": { "seccompProfile": { "type": "Unconfined" } } });
+    let sysctls = json!({ "securityContext": { "sysctls": [{ "name": "kernel.shm_rmid_forced", "value": "1" }] } });
+    let network = |network: Value| json!({ "network": network });
+    let server = |settings: Value| json!({ "server": { "podOverrides": settings } });
+    let snippet = |text: &str| {
+        network(json!({ "ingress": { "annotations": { "nginx.ingress.kubernetes.io/server-snippet": text } } }))
+    };
+    let host_path = |path: &str| server(json!({ "volumes": [{ "name": "node", "hostPath": { "path": path } }] }));
+    let probe = |probe: &str, host: &str| server(json!({ probe: { "httpGet": { "host": host, "port": 80 } } }));
+    vec![
+        // ModelDeployment
+        (
+            json!({ "provider": { "overrides": { "serviceType": "LoadBalancer" } } }),
+            json!({ "provider": { "overrides": { "serviceType": "NodePort" } } }),
+        ),
+        (
+            json!({ "serviceAccountName": "one" }),
+            json!({ "serviceAccountName": "two" }),
+        ),
+        (
+            of_pods(json!({ "priorityClassName": "one" })),
+            of_pods(json!({ "priorityClassName": "two" })),
+        ),
+        (of_pods(unconfined.clone()), of_pods(sysctls.clone())),
+        (app_armor("unconfined"), app_armor("localhost/a")),
+        // Another address would get the credentials.
+        (trigger("http://one"), trigger("http://two")),
+        // AsyncActor
+        (
+            json!({ "workload": { "template": pods("registry.example/one:1") } }),
+            json!({ "workload": { "template": pods("registry.example/two:1") } }),
+        ),
+        (
+            json!({ "workload": { "kind": "StatefulSet", "template": pods("registry.example/one:1") } }),
+            json!({ "workload": { "template": pods("registry.example/two:1") } }),
+        ),
+        (bound("one"), bound("two")),
+        // LlamaStackDistribution
+        (
+            network(json!({ "exposeRoute": true })),
+            network(json!({ "ingress": { "host": "other.example.com" } })),
+        ),
+        (snippet("one"), snippet("two")),
+        (
+            network(json!({ "allowedFrom": { "namespaces": ["one"] } })),
+            network(json!({ "allowedFrom": { "labels": ["two"] } })),
+        ),
+        (
+            server(json!({ "serviceAccountName": "one" })),
+            server(json!({ "serviceAccountName": "two" })),
+        ),
+        (
+            server(json!({ "priorityClassName": "one" })),
+            server(json!({ "priorityClassName": "two" })),
+        ),
+        (server(unconfined), server(sysctls)),
+        (host_path("/"), host_path("/etc")),
+        (probe("readinessProbe", "10.0.0.1"), probe("readinessProbe", "10.0.0.2")),
+        (probe("livenessProbe", "10.0.0.1"), probe("livenessProbe", "10.0.0.2")),
+    ]
+}
+
+/// Specs that use the same fields without going beyond the purpose of their kind.
+fn purpose() -> [(&'static str, Value); 3] {
+    [
+        (
+            "ModelDeployment",
+            json!({
+                "provider": { "overrides": { "serviceType": "ClusterIP" } }, "serviceAccountName": "default",
+                "podTemplate": { "metadata": { "annotations": { "example.com/a": "b" } },
+                    "spec": { "securityContext": { "runAsUser": 1000, "seccompProfile": { "type": "RuntimeDefault" } } } },
+                "scaling": { "autoscaling": { "maxReplicas": 3, "trigger": { "type": "prometheus", "metadata": { "query": "up" } } } },
+            }),
+        ),
+        (
+            "AsyncActor",
+            json!({
+                "workloadRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "a" },
+                "runtime": { "image": "registry.example/adapter:1", "handler": "a.b" }, "binding": { "proxy": {} },
+            }),
+        ),
+        (
+            "LlamaStackDistribution",
+            json!({
+                "network": { "exposeRoute": false, "allowedFrom": {},
+                    "ingress": { "annotations": { "cert-manager.io/cluster-issuer": "a" } } },
+                "server": { "podOverrides": {
+                    "volumes": [{ "name": "config", "configMap": { "name": "a" } }], "securityContext": { "runAsUser": 1000 },
+                    "readinessProbe": { "httpGet": { "path": "/v1/health", "port": 8321 } },
+                } },
+            }),
+        ),
+    ]
 }

@@ -178,6 +178,11 @@ async fn pod_security_admits_baseline_and_what_restricted_says_is_told() -> Resu
                 .is_some_and(|m| m.contains("violates PodSecurity") && m.contains("runAsNonRoot"))
     })
     .await?;
+    let mut other = cpu("other-user", 1);
+    other["spec"]["podTemplate"] = json!({ "spec": { "securityContext": { "runAsUser": 1000 } } });
+    bed.create(other).await?;
+    serve(&bed, "other-user", 1, "server-b").await?;
+    bed.running("other-user").await?;
     Ok(())
 }
 

@@ -22,6 +22,7 @@ use runway_client::manifests::{self, Release};
 use runway_client::text::Look;
 use runway_client::validate::{By, Finding, Verdict, Weight, validate};
 use runway_operator::clock;
+use runway_operator::scope::Namespaces;
 use runway_operator::webhook::certificates::{Authorities, Lifetimes};
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
@@ -272,7 +273,7 @@ async fn controllers(bed: &Bed) -> Result<()> {
     .await?;
     named(bed, "controllers-roles").await?;
     // Back to what the bed needs: its controllers are users.
-    for object in component.roles(manifests::Identity::User) {
+    for object in component.roles(manifests::Identity::User, &Namespaces::default()) {
         bed.apply(&serde_json::to_value(object)?).await?;
     }
     delete(

@@ -23,6 +23,7 @@ use runway_client::access::{self, Right};
 use runway_client::manifests::Identity;
 use runway_client::manifests::console;
 use runway_operator::clock;
+use runway_operator::scope::Namespaces;
 use runway_testbed::dex::Dex;
 use runway_testbed::eventually;
 use runway_web::oidc::{ClaimNames, Impersonation, Settings};
@@ -107,7 +108,14 @@ fn state_of(url: &str) -> Result<&str> {
 async fn begin(served: &Served) -> Result<(String, String)> {
     let begun = served.ask("GET", "/login/issuer", &[], "").await?;
     let cookie = begun.header("set-cookie").context("no cookie")?.to_owned();
-    for part in ["HttpOnly", "SameSite=Lax", "Secure", "Path=/login", "Max-Age=600"] {
+    for part in [
+        "HttpOnly",
+        "SameSite=Lax",
+        "Secure",
+        "Path=/;",
+        "Max-Age=600",
+        "__Host-",
+    ] {
         ensure!(cookie.contains(part), "{cookie}");
     }
     let url = begun.header("location").with_context(|| format!("{begun:?}"))?;
@@ -287,7 +295,7 @@ async fn a_cluster_that_does_not_know_the_issuer_says_so_and_takes_the_consoles_
         "without its role: {refused:?}"
     );
     // With the role that comes with it, and no other right.
-    for object in console::console(&settings).roles(Identity::User) {
+    for object in console::console(&settings).roles(Identity::User, &Namespaces::default()) {
         bed.apply(&serde_json::to_value(&object)?).await?;
     }
     let served = start().await?;

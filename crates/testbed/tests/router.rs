@@ -5,7 +5,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
@@ -16,10 +15,11 @@ use kube::{Api, Client, Config};
 use runway_api::condition::{AUTOSCALER_READY, Conditions, DRY_RUN, STALLED};
 use runway_api::labels;
 use runway_client::manifests::{Identity, router};
-use runway_gateway::engine::Lookup;
-use runway_gateway::{Args, run_on};
+use runway_gateway::addresses::Addresses;
+use runway_gateway::{AUDIENCE, Args, run_on};
 use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
+use runway_operator::scope::Namespaces;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{CHAT, Endpoint, LlamaServer, MODEL, MODELS, SENTENCE, chat_request, pieces};
 use runway_testbed::traffic::{Load, load};
@@ -211,7 +211,7 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
         #[command(flatten)]
         args: Args,
     }
-    for object in router::router().roles(Identity::User) {
+    for object in router::router().roles(Identity::User, &Namespaces::default()) {
         bed.apply(&serde_json::to_value(&object)?).await?;
     }
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -233,7 +233,15 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
     let (health, metrics) = (process.health.clone(), process.metrics.clone());
     let admin = admin::serve(&admin, health, metrics, process.shutdown.clone()).await?;
     let args = Command::try_parse_from(["router"])?.args;
-    let lookup = cluster_addresses(bed.admin.clone());
+    let addresses = Addresses::default();
+    let listed = process.health.waits_for("the Services");
+    let following = addresses
+        .clone()
+        .follow(process.client.clone(), Namespaces::default(), listed);
+    process
+        .health
+        .supervise("the watch of Services", process.shutdown.clone(), following);
+    let lookup = addresses.lookup();
     let served = tokio::spawn(async move { Ok(run_on(process, args, listener, lookup).await?) });
     Ok((
         Endpoint::machine(Client::try_from(config)?),
@@ -241,17 +249,6 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
         admin,
         AbortOnDropHandle::new(served),
     ))
-}
-
-/// Instead of the DNS of the cluster.
-fn cluster_addresses(client: Client) -> Lookup {
-    Arc::new(move |at| {
-        let (client, at) = (client.clone(), at.clone());
-        Box::pin(async move {
-            let found = load::service_address(&client, &at.namespace, &at.service, at.port).await;
-            Ok(vec![found.map_err(std::io::Error::other)?])
-        })
-    })
 }
 
 async fn token(bed: &Bed<Node>) -> Result<String> {
@@ -274,7 +271,7 @@ async fn token(bed: &Bed<Node>) -> Result<String> {
     ] {
         bed.apply(&object).await?;
     }
-    tokens::token(&bed.admin, NAMESPACE, "caller", &[]).await
+    tokens::token(&bed.admin, NAMESPACE, "caller", &[AUDIENCE]).await
 }
 
 async fn streams_each_piece_once(router: &Endpoint) -> Result<()> {

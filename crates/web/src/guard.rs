@@ -6,12 +6,13 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{Method, StatusCode, request::Parts};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use runway_api::name::{Invalid, Name, Namespace};
+use runway_operator::audit;
 
 use crate::app::App;
 use crate::crypto::same;
@@ -19,7 +20,7 @@ use crate::form::Pairs;
 use crate::oidc::FLOW_TIME;
 use crate::refusal;
 use crate::sessions::Session;
-use crate::site::Site;
+use crate::site::{Site, Sites};
 
 /// Largest form.
 const MAX_FORM: usize = 1024 * 1024;
@@ -27,6 +28,10 @@ const MAX_FORM: usize = 1024 * 1024;
 pub const CSRF_FIELD: &str = "csrf";
 /// Header with the form token, for scripts.
 const CSRF_HEADER: &str = "x-csrf-token";
+
+/// For a year, browsers that have seen the console over TLS use no clear HTTP for its host. Other hosts of the domain are not
+/// the console's.
+const TLS_ONLY: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
 /// Content security policy: no external and no inline content, no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -47,8 +52,13 @@ pub async fn door(State(app): State<Arc<App>>, mut request: Request, next: Next)
         let text = "This request comes from another site. Nothing was changed.";
         return headed((StatusCode::FORBIDDEN, text).into_response());
     }
+    let tls_only = site.is_tls_only();
     request.extensions_mut().insert(site);
-    headed(next.run(request).await)
+    let mut response = headed(next.run(request).await);
+    if tls_only {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, TLS_ONLY);
+    }
+    response
 }
 
 /// Whether a form was sent from this site, by Origin and Sec-Fetch-Site. A request without Origin is rejected.
@@ -111,6 +121,7 @@ pub async fn session(State(app): State<Arc<App>>, request: Request, next: Next) 
 }
 
 async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response {
+    audit::user("session", &session.lens.user);
     let (mut parts, body) = request.into_parts();
     let mut pairs = Pairs::default();
     if changes(&parts.method) {
@@ -147,6 +158,13 @@ fn not_in(app: &App, request: &Request) -> Response {
     Redirect::to("/login").into_response()
 }
 
+/// Name of the session cookie of a console at a port. Over TLS, the prefix makes browsers refuse the cookie from other hosts of the
+/// domain, and without `Secure` or with another path.
+pub fn cookie_name(sites: &Sites, port: u16) -> String {
+    let prefix = if sites.secure() { "__Host-" } else { "" };
+    format!("{prefix}kubeairunway-{port}")
+}
+
 /// The key of a session in a request. Cookies know no ports: its name does, so that two consoles do not sign each other out.
 pub fn cookie(app: &App, headers: &HeaderMap) -> Option<String> {
     named_cookie(&app.cookie, headers)
@@ -177,7 +195,7 @@ pub fn set_flow_cookie(app: &App, id: &str) -> HeaderValue {
     let age = if id.is_empty() { 0 } else { FLOW_TIME.as_secs() };
     bake(
         app,
-        &format!("{}-login={id}; Path=/login; SameSite=Lax; Max-Age={age}", app.cookie),
+        &format!("{}-login={id}; Path=/; SameSite=Lax; Max-Age={age}", app.cookie),
     )
 }
 

@@ -27,6 +27,7 @@ pub mod app;
 pub mod caches;
 pub mod credentials;
 pub mod crypto;
+pub mod deeds;
 pub mod form;
 pub mod gateway;
 pub mod guard;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, SET_COOKIE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
@@ -14,8 +14,10 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use kube::config::AuthInfo;
 use kube::{Client, Config};
+use parking_lot::Mutex;
 use runway_http::{Limits, Tls};
 use runway_operator::admin::{self, AdminArgs};
+use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::client::{self, ClientArgs};
 use runway_operator::health::Health;
 use runway_operator::lease::Leadership;
@@ -33,12 +35,14 @@ use crate::lens::Lens;
 use crate::oidc::{self, CALLBACK, Impersonation, Issuer};
 use crate::sessions::{self, Door, Login, Refused, Sessions};
 use crate::site::{Site, Sites};
-use crate::{crypto, live, pages, refusal};
+use crate::{crypto, deeds, live, pages, refusal};
 
 /// Timeout of a connection to the cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of requests to a cluster that has not responded.
 const PROBE: Duration = Duration::from_secs(1);
+/// Largest form of a sign-in: a token, percent-encoded. It is read before the user is known.
+const MAX_LOGIN: usize = 64 * 1024;
 /// Interval at which certificate files are reloaded.
 const RENEWAL: Duration = Duration::from_mins(1);
 
@@ -49,6 +53,8 @@ pub struct Options {
     pub address: SocketAddr,
     /// Users sign in, and the server has no rights of its own.
     pub login: Option<LoginOptions>,
+    /// Audit log.
+    pub audit: AuditArgs,
 }
 
 /// Options of a console with sign-in.
@@ -106,6 +112,9 @@ pub enum Error {
         /// Cause.
         source: std::io::Error,
     },
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::Error),
     /// Health cannot be served.
     #[error(transparent)]
     Admin(#[from] admin::Error),
@@ -122,6 +131,8 @@ pub struct Console {
     /// URL to open in a browser.
     pub url: String,
     cluster: Client,
+    audit: Option<Audit>,
+    metrics: Metrics,
 }
 
 impl Console {
@@ -142,6 +153,8 @@ impl Console {
             Some(files) => Some(Certificate::read(files).await?),
             None => None,
         };
+        let metrics = Metrics::new("kubeairunway_console", Leadership::always());
+        let audit = Audit::open(&options.audit, "kubeairunway-console", deeds::describe, &metrics)?;
         let address = options.address;
         let listen = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
@@ -153,8 +166,8 @@ impl Console {
         };
         let app = Arc::new(App {
             sessions: Sessions::new(door, lifetime.unwrap_or(sessions::LIFETIME), end.clone()),
+            cookie: guard::cookie_name(&sites, at.port()),
             sites,
-            cookie: format!("kubeairunway-{}", at.port()),
             end,
         });
         Ok(Self {
@@ -163,6 +176,8 @@ impl Console {
             app,
             url,
             cluster,
+            audit,
+            metrics,
         })
     }
 
@@ -174,6 +189,16 @@ impl Console {
         self.listener.local_addr().map_err(Error::Serve)
     }
 
+    /// URL that opens one session within a minute, and a future that resolves when it no longer does. `None` if users sign in.
+    ///
+    /// # Errors
+    /// The operating system provides no random bytes.
+    pub fn one_time_url(&self) -> Result<Option<(String, impl Future<Output = ()> + Send + 'static)>, Error> {
+        let key = self.app.sessions.one_time_key()?;
+        let base = self.url.split('?').next().unwrap_or_default();
+        Ok(key.map(|(key, over)| (format!("{base}?{ONE_TIME_FIELD}={key}"), over)))
+    }
+
     /// Serves health beside the console: it is ready once the cluster has answered, whatever the answer, so that a roll-out
     /// with a wrong address or authority goes no further. Later it stays ready: a page that says that the cluster is away
     /// is better than none.
@@ -182,9 +207,8 @@ impl Console {
     /// The admin address cannot be used.
     pub async fn tell_of_itself(&self, args: &AdminArgs, shutdown: CancellationToken) -> Result<(), Error> {
         let health = Health::default();
-        let metrics = Metrics::new("kubeairunway_console", Leadership::always());
         let pending = health.waits_for("an answer of the cluster");
-        admin::serve(args, health.clone(), metrics, shutdown.clone()).await?;
+        admin::serve(args, health.clone(), self.metrics.clone(), shutdown.clone()).await?;
         let cluster = self.cluster.clone();
         tokio::spawn(async move {
             while let Err(error) = cluster.apiserver_version().await {
@@ -205,7 +229,7 @@ impl Console {
     /// The socket fails.
     pub async fn serve(self) -> Result<(), Error> {
         let end = self.app.end.clone();
-        let router = router(self.app);
+        let router = Audit::layer(self.audit, router(self.app));
         let tls = self.tls.as_ref().map(|certificate| certificate.tls.clone());
         let _renewal = self
             .tls
@@ -261,7 +285,8 @@ async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> 
     let lens = Arc::new(Lens::new(credential, caches, address, user, home));
     let key = crypto::random_key().map_err(Refused::from)?;
     let url = format!("http://{at}/?key={key}");
-    Ok((Door::Key { key, lens }, Sites::loopback(at), url, client))
+    let one_time = Mutex::default();
+    Ok((Door::Key { key, lens, one_time }, Sites::loopback(at), url, client))
 }
 
 fn connect(config: Config) -> Result<Client, Error> {
@@ -297,7 +322,7 @@ impl Certificate {
     }
 }
 
-fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>) -> Router {
     let inside = Router::new()
         .route("/", get(pages::overview::show))
         .route("/deployments", get(pages::deployments::show))
@@ -349,7 +374,12 @@ fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/assets/{version}/{name}", get(asset))
-        .route("/login", get(pages::login::show).post(pages::login::enter))
+        .route(
+            "/login",
+            get(pages::login::show)
+                .post(pages::login::enter)
+                .layer(DefaultBodyLimit::max(MAX_LOGIN)),
+        )
         .route("/login/issuer", get(pages::login::go_to_issuer))
         .route(CALLBACK, get(pages::login::come_from_issuer))
         .merge(inside)
@@ -357,18 +387,37 @@ fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Exchanges the key in the printed address for a cookie.
+/// Field of the address with the printed key.
+const KEY_FIELD: &str = "key";
+/// Field of the address with a one-time key.
+const ONE_TIME_FIELD: &str = "once";
+
+/// Exchanges the key in the address for a cookie.
 async fn enter(State(app): State<Arc<App>>, request: axum::extract::Request, next: axum::middleware::Next) -> Response {
-    let query = request.uri().query().unwrap_or_default();
-    let key = form_urlencoded::parse(query.as_bytes())
-        .find(|(name, _)| name == "key")
-        .map(|(_, key)| key.into_owned());
-    let Some(key) = key.filter(|_| request.uri().path() == "/") else {
+    if request.uri().path() != "/" {
         return next.run(request).await;
-    };
-    match app.sessions.enter_with_key(&key) {
-        Ok(id) => ([(SET_COOKIE, guard::set_cookie(&app, &id))], Redirect::to("/")).into_response(),
-        Err(refused) => refusal::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
+    }
+    let query = request.uri().query().unwrap_or_default();
+    let entered = form_urlencoded::parse(query.as_bytes()).find_map(|(name, key)| match &*name {
+        KEY_FIELD => Some((app.sessions.enter_with_key(&key), false)),
+        ONE_TIME_FIELD => Some((app.sessions.enter_once(&key), true)),
+        _ => None,
+    });
+    if entered.is_some() {
+        audit::action("sign-in");
+    }
+    match entered {
+        None => next.run(request).await,
+        Some((Ok(id), from_a_file)) => {
+            // After a redirect the browser would still be on its way from the file, and keep a Strict cookie back.
+            let on = if from_a_file {
+                pages::login::onward("Signed in", "/")
+            } else {
+                Redirect::to("/").into_response()
+            };
+            ([(SET_COOKIE, guard::set_cookie(&app, &id))], on).into_response()
+        }
+        Some((Err(refused), _)) => refusal::refuse(StatusCode::UNAUTHORIZED, &refused.to_string()),
     }
 }
 

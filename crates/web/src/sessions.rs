@@ -16,8 +16,9 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use parking_lot::Mutex;
 use runway_api::Namespace;
-use runway_operator::clock;
+use runway_callers::tenant::Tenant;
 use runway_operator::telemetry::chain;
+use runway_operator::{audit, clock};
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tokio_util::task::AbortOnDropHandle;
@@ -35,8 +36,8 @@ const IDLE: Duration = Duration::from_hours(8);
 pub const LIFETIME: Duration = Duration::from_hours(12);
 /// Most sessions at a time. Further sign-ins are rejected, so that no user loses a session.
 const MAX_SESSIONS: usize = 1000;
-/// Sessions of one user at a time; the one that was longest idle makes room.
-const MAX_OF_A_USER: usize = 64;
+/// Sessions of one tenant at a time; the one that was longest idle makes room.
+const MAX_OF_A_TENANT: usize = 64;
 /// For so long the cluster's word that it accepts a credential counts.
 const COUNTS: Duration = Duration::from_secs(1);
 /// Interval at which ended sessions are removed.
@@ -45,6 +46,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const MAX_TOKEN: usize = 16 * 1024;
 /// Time before its expiry at which an ID token is refreshed.
 const REFRESH_BEFORE: Duration = Duration::from_mins(1);
+/// Time in which a one-time key opens a session.
+const ONE_TIME: Duration = Duration::from_mins(1);
 /// Interval of retries if the issuer does not respond.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -56,9 +59,19 @@ pub enum Door {
         key: String,
         /// Lens with the permissions of the kubeconfig.
         lens: Arc<Lens>,
+        /// One-time key, until it is used.
+        one_time: Mutex<Option<OneTime>>,
     },
     /// Each user with their own credentials.
     Login(Box<Login>),
+}
+
+/// A key that opens one session.
+pub struct OneTime {
+    key: String,
+    made: Instant,
+    /// Cancelled when it is used.
+    used: CancellationToken,
 }
 
 /// Settings of sign-in.
@@ -279,7 +292,7 @@ impl Sessions {
     /// The credential is rejected, or there are too many sessions.
     pub fn enter_with_key(&self, given: &str) -> Result<String, Refused> {
         match &self.door {
-            Door::Key { key, lens } if same(key, given) => self.admit(Entry {
+            Door::Key { key, lens, .. } if same(key, given) => self.admit(Entry {
                 lens: lens.clone(),
                 who: None,
                 over: self.end.child_token(),
@@ -288,6 +301,41 @@ impl Sessions {
             }),
             _ => Err(Refused::Key),
         }
+    }
+
+    /// Makes a key that opens one session within a minute. The second value resolves when it no longer does. `None` if users sign
+    /// in.
+    ///
+    /// # Errors
+    /// The operating system provides no random bytes.
+    pub fn one_time_key(&self) -> Result<Option<(String, impl Future<Output = ()> + Send + 'static)>, Refused> {
+        let Door::Key { one_time, .. } = &self.door else {
+            return Ok(None);
+        };
+        let (key, used) = (random_key()?, self.end.child_token());
+        *one_time.lock() = Some(OneTime {
+            key: key.clone(),
+            made: Instant::now(),
+            used: used.clone(),
+        });
+        let over = async move {
+            let _ = tokio::time::timeout(ONE_TIME, used.cancelled()).await;
+        };
+        Ok(Some((key, over)))
+    }
+
+    /// Opens a session with a one-time key. Returns its id.
+    ///
+    /// # Errors
+    /// The key is unknown, used or too old, or there are too many sessions.
+    pub fn enter_once(&self, given: &str) -> Result<String, Refused> {
+        let Door::Key { key, one_time, .. } = &self.door else {
+            return Err(Refused::Key);
+        };
+        let used = one_time.lock().take_if(|one_time| same(&one_time.key, given));
+        let used = used.filter(|used| used.made.elapsed() < ONE_TIME).ok_or(Refused::Key)?;
+        used.used.cancel();
+        self.enter_with_key(key)
     }
 
     /// Opens a session with a token. Returns its id.
@@ -347,6 +395,7 @@ impl Sessions {
     }
 
     fn admit(&self, entry: Entry) -> Result<String, Refused> {
+        audit::user("session", &entry.lens.user);
         let (id, csrf) = (random_key()?, random_key()?);
         let lifetime = SignedDuration::try_from(self.lifetime).unwrap_or(SignedDuration::MAX);
         let longest = clock::now().saturating_add(lifetime).unwrap_or(Timestamp::MAX);
@@ -383,11 +432,16 @@ fn sweep(held: &mut ById) {
     });
 }
 
-/// Ends the longest idle session of a user who has too many.
+/// Ends the longest idle session of a tenant that has too many.
 fn make_room(held: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
     sweep(held);
-    let own = || held.iter().filter(|(_, h)| h.session.who.as_ref() == who);
-    if own().count() < MAX_OF_A_USER && held.len() < MAX_SESSIONS {
+    let tenant = |who: Option<&Who>| who.map(|who| Tenant::of_user(&who.name));
+    let own_tenant = tenant(who);
+    let own = || {
+        held.iter()
+            .filter(|(_, h)| tenant(h.session.who.as_ref()) == own_tenant)
+    };
+    if own().count() < MAX_OF_A_TENANT && held.len() < MAX_SESSIONS {
         return Ok(());
     }
     let idlest = own().min_by_key(|(_, h)| h.used).map(|(id, _)| id.clone());

@@ -58,6 +58,14 @@ impl fmt::Display for Site {
     }
 }
 
+impl Site {
+    /// Whether browsers may be asked to use TLS only for its host. On localhost, other programs have ports, too.
+    pub fn is_tls_only(&self) -> bool {
+        let name = self.host.rsplit_once(':').map_or(&*self.host, |(name, _)| name);
+        self.https && !is_loopback(name)
+    }
+}
+
 /// Whether a host is the loopback address.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let bare = host.trim_matches(['[', ']']);

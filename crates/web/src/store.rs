@@ -5,10 +5,9 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kube::runtime::watcher::Event;
 use parking_lot::RwLock;
 use runway_operator::packed::Packed;
-use runway_operator::watch::key;
+use runway_operator::watch::{Event, key};
 
 use crate::kind::Kind;
 
@@ -103,7 +102,7 @@ impl<K: Kind> Store<K> {
         let mut objects = self.objects.write();
         let (mut size, mut gone) = (objects.size, Vec::new());
         match event {
-            Event::Init => {
+            Event::Init(_) => {
                 size -= sum(&objects.arriving);
                 objects.arriving = HashMap::new();
             }
@@ -112,7 +111,7 @@ impl<K: Kind> Store<K> {
                 size += kept.size;
                 size -= objects.arriving.insert(key, kept).map_or(0, |old| old.size);
             }
-            Event::InitDone => {
+            Event::InitDone(_) => {
                 size -= sum(&objects.shown);
                 let (now, before) = (mem::take(&mut objects.arriving), mem::take(&mut objects.shown));
                 gone.extend(before.into_keys().filter(|key| !now.contains_key(key)));
@@ -128,6 +127,7 @@ impl<K: Kind> Store<K> {
                 size -= objects.shown.remove(&key).map_or(0, |old| old.size);
                 gone.push(key);
             }
+            Event::Listed => {}
         }
         self.count(&mut objects, size);
         gone
@@ -158,6 +158,7 @@ fn sum<K>(objects: &HashMap<Key, Kept<K>>) -> usize {
 mod tests {
     use kube::ResourceExt;
     use runway_api::ModelDeployment;
+    use runway_operator::watch::Part;
     use serde_json::json;
 
     use super::*;
@@ -198,10 +199,13 @@ mod tests {
         store.apply(Event::Apply(md("a", 2)));
         assert_eq!(used.load(Ordering::Relaxed), one);
 
-        store.apply(Event::Init);
+        store.apply(Event::Init(Part::All));
         store.apply(Event::InitApply(md("b", 1)));
         assert_eq!(store.all()[0].name_any(), "a");
-        assert_eq!(store.apply(Event::InitDone), [("default".to_owned(), "a".to_owned())]);
+        assert_eq!(
+            store.apply(Event::InitDone(Part::All)),
+            [("default".to_owned(), "a".to_owned())]
+        );
         assert_eq!(store.all()[0].name_any(), "b");
         assert_eq!(used.load(Ordering::Relaxed), one);
 

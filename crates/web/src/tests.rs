@@ -14,16 +14,23 @@ use futures::stream;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
+use runway_operator::audit::{Audit, AuditArgs};
 use runway_operator::clock;
+use runway_operator::lease::Leadership;
+use runway_operator::metrics::Metrics;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tower::{BoxError, service_fn};
+use tower::{BoxError, ServiceExt as _, service_fn};
 
+use crate::app::App;
 use crate::caches::Users;
-use crate::guard::Asker;
+use crate::deeds;
+use crate::guard::{Asker, cookie_name};
 use crate::pages::overview;
 use crate::seen::{Change, Trouble};
+use crate::server;
 use crate::sessions::{Door, LIFETIME, Login, Refused, Session, Sessions};
+use crate::site::Sites;
 
 const ROOM: usize = 32 * 1024 * 1024;
 
@@ -434,6 +441,20 @@ async fn a_user_with_too_many_sessions_loses_the_idlest_of_their_own() {
 }
 
 #[tokio::test]
+async fn service_accounts_of_one_namespace_share_the_sessions_of_a_tenant() {
+    let cluster = Cluster::new(100);
+    let console = Console::new(&cluster);
+    let mut all = Vec::new();
+    for number in 0..65 {
+        let token = format!("token-{number}");
+        cluster.knows(&token, &format!("system:serviceaccount:team-a:{number}"), &[]);
+        all.push(console.enter(&token).await.0);
+    }
+    let open = all.iter().filter(|id| console.sessions.find(id).is_some()).count();
+    assert_eq!(open, 64);
+}
+
+#[tokio::test]
 async fn a_stranger_ends_no_session_of_others_when_all_are_taken() {
     let cluster = Cluster::new(100);
     let console = Console::new(&cluster);
@@ -479,4 +500,131 @@ async fn the_least_recently_used_caches_are_dropped_without_room() {
     let page = String::from_utf8(page.unwrap().to_bytes().to_vec()).unwrap();
     assert!(page.contains("not read") && !page.contains("No problems"), "{page}");
     assert!(console.cluster.lists() > 0);
+}
+
+/// Sets headers of the response to a sign-in at an address of the console, and of a page that the session then gets.
+async fn signed_in_at(site: &str) -> (String, Option<String>) {
+    let cluster = Cluster::new(0);
+    cluster.knows("a", "ada", &[]);
+    let sites = Sites::given(vec![site.parse().unwrap()]);
+    let app = App {
+        cookie: cookie_name(&sites, 8443),
+        sessions: Console::new(&cluster).sessions,
+        sites,
+        end: CancellationToken::new(),
+    };
+    let router = server::router(Arc::new(app));
+    let (_, host) = site.split_once("://").unwrap();
+    let sign_in = Request::post("/login")
+        .header("host", host)
+        .header("origin", site)
+        .body(Answer::from("token=a"))
+        .unwrap();
+    let entered = router.clone().oneshot(sign_in).await.unwrap();
+    let cookie = entered.headers()["set-cookie"].to_str().unwrap().to_owned();
+    let page = Request::get("/deployments")
+        .header("host", host)
+        .header("cookie", cookie.split(';').next().unwrap())
+        .body(Answer::empty())
+        .unwrap();
+    let page = router.oneshot(page).await.unwrap();
+    assert_eq!(page.status(), StatusCode::OK);
+    let tls_only = page.headers().get("strict-transport-security");
+    (cookie, tls_only.map(|value| value.to_str().unwrap().to_owned()))
+}
+
+#[tokio::test]
+async fn over_tls_the_cookie_is_bound_to_its_host_and_the_host_to_tls() {
+    let (cookie, tls_only) = signed_in_at("https://console.example.com").await;
+    assert!(cookie.starts_with("__Host-kubeairunway-8443="), "{cookie}");
+    for part in ["; Path=/;", "; Secure", "; HttpOnly", "; SameSite=Strict"] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    assert!(!cookie.contains("Domain"), "{cookie}");
+    assert_eq!(tls_only.as_deref(), Some("max-age=31536000"));
+}
+
+#[tokio::test]
+async fn on_localhost_other_ports_keep_clear_http() {
+    let (cookie, tls_only) = signed_in_at("http://localhost:8443").await;
+    assert!(
+        cookie.starts_with("kubeairunway-8443=") && !cookie.contains("Secure"),
+        "{cookie}"
+    );
+    assert_eq!(tls_only, None);
+    let (cookie, tls_only) = signed_in_at("https://localhost:8443").await;
+    assert!(cookie.starts_with("__Host-"), "{cookie}");
+    assert_eq!(tls_only, None);
+}
+
+#[tokio::test]
+async fn sign_ins_and_forms_are_in_the_audit_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let args = AuditArgs {
+        audit_log: Some(path.clone()),
+    };
+    let metrics = Metrics::new("", Leadership::always());
+    let audit = Audit::open(&args, "kubeairunway-console", deeds::describe, &metrics).unwrap();
+    let cluster = Cluster::new(0);
+    cluster.knows("token-of-ada", "ada", &[]);
+    let site = "http://localhost:8443";
+    let sites = Sites::given(vec![site.parse().unwrap()]);
+    let app = App {
+        cookie: cookie_name(&sites, 8443),
+        sessions: Console::new(&cluster).sessions,
+        sites,
+        end: CancellationToken::new(),
+    };
+    let router = Audit::layer(audit, server::router(Arc::new(app)));
+    let ask = async |request: axum::http::request::Builder, body: &str| {
+        let request = request.header("host", "localhost:8443").header("origin", site);
+        let request = request.body(Answer::from(body.to_owned())).unwrap();
+        router.clone().oneshot(request).await.unwrap()
+    };
+    ask(Request::post("/login"), "token=wrong").await;
+    let entered = ask(Request::post("/login"), "token=token-of-ada").await;
+    let cookie = entered.headers()["set-cookie"]
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    ask(Request::get("/deployments").header("cookie", &cookie), "").await;
+    ask(
+        Request::post("/deployments/a/one/pause").header("cookie", &cookie),
+        "csrf=wrong",
+    )
+    .await;
+    ask(Request::post("/logout"), "").await;
+    drop(router);
+
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        !text.contains("token-of-ada") && !text.contains(cookie.split('=').nth(1).unwrap()),
+        "{text}"
+    );
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines: Vec<Value> = lines
+        .map(|line| {
+            json!([
+                line["action"],
+                line["user"],
+                line["kind"],
+                line["name"],
+                line["result"],
+                line["status"]
+            ])
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            json!(["sign-in", null, null, null, "refused", 401]),
+            json!(["sign-in", "ada", null, null, "allowed", 303]),
+            json!(["pause", "ada", "ModelDeployment", "one", "refused", 403]),
+            json!(["sign-out", null, null, null, "refused", 401]),
+        ]
+    );
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, ResourceExt};
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
-use runway_operator::watch::{Guarded, readable};
+use runway_operator::watch::{Event, Guarded, readable};
 use tokio::sync::{broadcast, watch as latest};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -162,7 +162,7 @@ impl<K: Kind> Follower<K> {
             match event.map(readable) {
                 Ok(event) => {
                     self.health.found();
-                    listed |= matches!(event, Some(Event::InitDone));
+                    listed |= matches!(event, Some(Event::InitDone(_)));
                     if let Some(event) = event {
                         self.take_in(event);
                     }
@@ -186,8 +186,8 @@ impl<K: Kind> Follower<K> {
         self.note(&event);
         let change = match &event {
             Event::Apply(object) | Event::Delete(object) => Some(Change::of(object)),
-            Event::InitDone => Some(Change::of_all::<K>()),
-            Event::Init | Event::InitApply(_) => None,
+            Event::InitDone(_) => Some(Change::of_all::<K>()),
+            Event::Init(_) | Event::InitApply(_) | Event::Listed => None,
         };
         for (namespace, name) in self.store.apply(event) {
             self.histories.forget(namespace, name);

@@ -12,6 +12,7 @@ use std::{fs, thread};
 use runway_api::async_actor::ActorState;
 use runway_api::llama_stack_distribution::{DistributionPhase, ProviderPhase};
 use runway_api::{Phase, Tone};
+use runway_operator::audit::AuditArgs;
 use runway_operator::client::ClientArgs;
 use runway_web::{Console, Options};
 use serde_json::{Value, json};
@@ -136,6 +137,7 @@ impl Browser {
         let options = Options {
             address: "127.0.0.1:0".parse().unwrap(),
             login: None,
+            audit: AuditArgs::default(),
         };
         let client = ClientArgs {
             kubeconfig: Some(file),

@@ -261,8 +261,12 @@ fn start(rabbit: &RabbitMq, programs: &Programs, prefetch: u16, contender: Conte
     let url = rabbit.url();
     match contender {
         Contender::Raw => {
-            let args = ["--url", &url, "--from", IN, "--to", OUT, "--prefetch", &prefetch];
-            let child = Command::new(&programs.raw_loop).args(args).kill_on_drop(true).spawn()?;
+            let args = ["--from", IN, "--to", OUT, "--prefetch", &prefetch];
+            let child = Command::new(&programs.raw_loop)
+                .args(args)
+                .env("ASYA_RABBITMQ_URL", &*url)
+                .kill_on_drop(true)
+                .spawn()?;
             Ok(Running::Raw(child))
         }
         Contender::Sidecar(calls) => {

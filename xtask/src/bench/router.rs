@@ -116,10 +116,10 @@ async fn measure(bed: &Bed, programs: &Programs, args: &Args) -> Result<Vec<Row>
 /// The router with one model and no requests, and then with held requests.
 async fn idle_and_held(bed: &Bed, programs: &Programs, args: &Args) -> Result<Vec<Row>> {
     bed.model(NAMESPACE, ASLEEP, ASLEEP, 0).await?;
-    let most = format!("--largest-requests-of-caller={LARGEST_HELD}");
+    let most = ["caller", "model"].map(|of| format!("--largest-requests-of-{of}={LARGEST_HELD}"));
     let audit = bed.cluster.audit().await?;
     let begun = audit.mark().await?;
-    let router = Router::start(bed, &programs.router, &[&most]).await?;
+    let router = Router::start(bed, &programs.router, &most.each_ref().map(String::as_str)).await?;
     let at_start = Asked::by(&[ROUTER], &audit.since(begun).await?);
 
     step(&format!("{} seconds without requests", args.quiet));

@@ -344,6 +344,24 @@ const CONDITIONS: &[Condition] = &[
                 "`spec.transport` names a transport that is not configured or not enabled",
                 "Configure it in `ASYA_TRANSPORT_CONFIG`, or correct the name",
             ),
+            Reason(
+                False,
+                "TransportNotAllowed",
+                "`spec.transport` names a transport that is not available to this namespace",
+                "Add the namespace to `transports.NAME.namespaces` of `asya-transports`, or use another transport",
+            ),
+            Reason(
+                False,
+                "TenantFailed",
+                "The transport has a user for each namespace, and this actor cannot have it: the key of the passwords is missing, the operator does not manage queues, or the actor has a `queueAlias`",
+                "Follow the message",
+            ),
+            Reason(
+                False,
+                "NameTaken",
+                "A Secret `asya-broker` with another owner exists in the namespace",
+                "Delete it",
+            ),
         ],
     },
     Condition {

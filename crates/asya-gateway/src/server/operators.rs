@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -108,11 +108,11 @@ struct Counted {
 
 pub(super) async fn numbers(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
     Path(path): Path<(String, String)>,
-    headers: HeaderMap,
 ) -> Result {
     let actor = Actor::parse(path)?;
-    api.operator(&headers, "get", QUEUE, &actor).await?;
+    api.operator(&caller, "get", QUEUE, &actor).await?;
     let numbers = api.operators.broker.numbers(&actor.queue, &actor.dead_letters).await?;
     let counted = Counted {
         namespace: actor.namespace,
@@ -195,12 +195,12 @@ fn id(letter: &DeadLetter) -> Option<String> {
 /// The list of dead letters, or with `id` one of them.
 pub(super) async fn look(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
     Path(path): Path<(String, String)>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
 ) -> Result {
     let actor = Actor::parse(path)?;
-    api.operator(&headers, "get", DLQ, &actor).await?;
+    api.operator(&caller, "get", DLQ, &actor).await?;
     let (mut limit, mut wanted) = (USUAL, None);
     for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
         match name.as_ref() {
@@ -213,7 +213,7 @@ pub(super) async fn look(
         }
     }
     match wanted {
-        Some(wanted) => api.show(&actor, wanted).await,
+        Some(wanted) => api.show(&caller, &actor, wanted).await,
         None => api.list(&actor, limit).await,
     }
 }
@@ -243,8 +243,8 @@ struct Done {
 /// Redrives or deletes dead letters: `POST /queues/NAMESPACE/ACTOR/dlq/VERB`.
 pub(super) async fn process(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Arc<Caller>>,
     Path((namespace, name, verb)): Path<(String, String, String)>,
-    headers: HeaderMap,
     body: Bytes,
 ) -> Result {
     let actor = Actor::parse((namespace, name))?;
@@ -253,23 +253,21 @@ pub(super) async fn process(
         "drop" => ("delete", Fate::Drop),
         _ => return Err(invalid("dead letters can be processed with /dlq/redrive and /dlq/drop")),
     };
-    let caller = api.operator(&headers, right, DLQ, &actor).await?;
+    api.operator(&caller, right, DLQ, &actor).await?;
     api.process(&caller, &actor, &body, fate).await
 }
 
 impl Api {
-    /// The caller, if it has a right of operators on an actor.
+    /// Whether the caller has a right of operators on an actor.
     async fn operator(
         &self,
-        headers: &HeaderMap,
+        caller: &Caller,
         verb: &'static str,
         subresource: &'static str,
         actor: &Actor,
-    ) -> Result<Arc<Caller>> {
-        let caller = self.identify(headers).await?;
-        self.check(&caller, verb, subresource, &actor.namespace, &actor.name)
-            .await?;
-        Ok(caller)
+    ) -> Result<()> {
+        self.check(caller, verb, subresource, &actor.namespace, &actor.name)
+            .await
     }
 
     async fn list(self: &Arc<Self>, actor: &Actor, limit: usize) -> Result {
@@ -285,9 +283,10 @@ impl Api {
         Ok(Json(List { count, items }).into_response())
     }
 
-    async fn show(self: &Arc<Self>, actor: &Actor, wanted: String) -> Result {
+    async fn show(self: &Arc<Self>, caller: &Caller, actor: &Actor, wanted: String) -> Result {
         // The dead letter, and the JSON with it.
-        let taken = self.gateway.memory.take(2 * self.operators.largest).await;
+        let bytes = 2 * self.operators.largest;
+        let taken = self.gateway.memory.take(&caller.tenant, bytes).await;
         let taken = taken.map_err(|error| Refused::unavailable(error.to_string()))?;
         let found: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
         let shown = Arc::clone(&found);

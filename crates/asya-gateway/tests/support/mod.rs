@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Folder with the Secrets of the transports.
-    fn secrets(&self) -> std::path::PathBuf {
+    pub fn secrets(&self) -> std::path::PathBuf {
         self.folder.path().join("secrets")
     }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use runway_api::async_actor::{Runtime, Sidecar};
+use runway_api::async_actor::{RESERVED_VARIABLES, Runtime, Sidecar};
+use runway_asya_transport::queues;
 use serde_json::{Map, Value, json};
 
 use crate::names::{self, ERROR_END, HAPPY_END};
@@ -21,6 +22,10 @@ pub(super) enum Meeting {
 
 /// Folder of the socket.
 pub(super) const SOCKET_DIR: &str = "/var/run/asya";
+
+/// Files in the folder with the credentials.
+const PASSWORD_FILE: &str = "password";
+const AUTHORITY_FILE: &str = "ca.crt";
 
 /// Address of the sidecar's metrics. Model servers, which can run in the same pod, do not use this port.
 const METRICS_ADDRESS: &str = ":9464";
@@ -60,10 +65,30 @@ pub(super) fn sidecar(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     });
+    let mut mounts = Vec::new();
     if matches!(meeting, Meeting::Folder) {
-        container["volumeMounts"] = json!([{"name": "socket-dir", "mountPath": SOCKET_DIR}]);
+        mounts.push(json!({"name": "socket-dir", "mountPath": SOCKET_DIR}));
     }
+    if credentials(transport).is_some() {
+        mounts.push(json!({"name": names::CREDENTIALS, "mountPath": names::CREDENTIALS_DIR, "readOnly": true}));
+    }
+    container["volumeMounts"] = mounts.into();
     without_empty(container)
+}
+
+/// The volume with the password and the certificates for the sidecar, which reads them for each connection. The kubelet updates them.
+pub(super) fn credentials(transport: &Transport) -> Option<Value> {
+    let Transport::RabbitMq(rabbit) = transport else {
+        return None;
+    };
+    let item = |kind: &str, key: &SecretKey, path: &str| json!({kind: {"name": key.name, "items": [{"key": key.key, "path": path}]}});
+    let password = names::password(rabbit).map(|key| item("secret", &key, PASSWORD_FILE));
+    let authority = rabbit.tls.as_ref().map(|tls| match tls {
+        Tls::CaSecretRef(key) => item("secret", key, AUTHORITY_FILE),
+        Tls::CaConfigMapRef(key) => item("configMap", key, AUTHORITY_FILE),
+    });
+    let sources: Vec<Value> = password.into_iter().chain(authority).collect();
+    (!sources.is_empty()).then(|| json!({"name": names::CREDENTIALS, "projected": {"sources": sources}}))
 }
 
 fn sidecar_env(
@@ -101,40 +126,40 @@ fn sidecar_env(
             .then(|| plain("ASYA_MAX_DELIVERIES", &dead_letters.max_retry_count.to_string())),
     );
     env.extend(match transport {
-        Transport::RabbitMq(rabbit) => rabbit_env(rabbit),
+        Transport::RabbitMq(rabbit) => rabbit_env(rabbit, namespace),
         Transport::Sqs(sqs) => sqs_env(sqs),
     });
     env.push(meeting_env(request, meeting));
     env
 }
 
-fn rabbit_env(rabbit: &RabbitMq) -> Vec<Value> {
+fn rabbit_env(rabbit: &RabbitMq, namespace: &str) -> Vec<Value> {
     let mut env = vec![
         plain("ASYA_TRANSPORT", "rabbitmq"),
         plain("ASYA_RABBITMQ_HOST", &rabbit.host),
         plain("ASYA_RABBITMQ_PORT", &rabbit.port().to_string()),
-        plain("ASYA_RABBITMQ_USERNAME", &rabbit.username),
     ];
-    env.extend(
-        rabbit
-            .password_secret_ref
-            .as_ref()
-            .map(|key| secret("ASYA_RABBITMQ_PASSWORD", key)),
-    );
-    if let Some(tls) = &rabbit.tls {
+    let user = rabbit.tenants.as_ref().map(|tenants| tenants.user(namespace));
+    env.push(plain(
+        "ASYA_RABBITMQ_USERNAME",
+        user.as_ref().unwrap_or(&rabbit.username),
+    ));
+    let file = |name: &str, file: &str| plain(name, &format!("{}/{file}", names::CREDENTIALS_DIR));
+    env.extend(names::password(rabbit).map(|_| file("ASYA_RABBITMQ_PASSWORD_FILE", PASSWORD_FILE)));
+    if rabbit.tls.is_some() {
         env.push(plain("ASYA_RABBITMQ_TLS", "true"));
-        env.push(match tls {
-            Tls::CaSecretRef(key) => secret("ASYA_RABBITMQ_CA", key),
-            Tls::CaConfigMapRef(key) => json!({
-                "name": "ASYA_RABBITMQ_CA",
-                "valueFrom": {"configMapKeyRef": {"name": key.name, "key": key.key}},
-            }),
-        });
+        env.push(file("ASYA_RABBITMQ_CA", AUTHORITY_FILE));
     }
     if rabbit.vhost != "/" {
         env.push(plain("ASYA_RABBITMQ_VHOST", &rabbit.vhost));
     }
-    env.push(plain("ASYA_RABBITMQ_EXCHANGE", &rabbit.exchange));
+    if user.is_some() {
+        // This user may publish to the exchange of its namespace only, and create none.
+        env.push(plain("ASYA_RABBITMQ_EXCHANGE", ""));
+        env.push(plain("ASYA_RABBITMQ_PUBLISH_EXCHANGE", &queues::exchange(namespace)));
+    } else {
+        env.push(plain("ASYA_RABBITMQ_EXCHANGE", &rabbit.exchange));
+    }
     env
 }
 
@@ -245,9 +270,11 @@ fn secret(name: &str, key: &SecretKey) -> Value {
     json!({"name": name, "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}})
 }
 
-/// Generated variables and those of the user, which take precedence. Names are unique, because server-side apply requires it.
+/// Generated variables and those of the user, which take precedence unless they are reserved. Names are unique, because server-side
+/// apply requires it.
 fn merged(generated: Vec<Value>, theirs: &Value) -> Vec<Value> {
-    let theirs: Vec<&Value> = theirs.as_array().into_iter().flatten().collect();
+    let is_free = |variable: &&Value| !RESERVED_VARIABLES.iter().any(|name| variable["name"] == **name);
+    let theirs: Vec<&Value> = theirs.as_array().into_iter().flatten().filter(is_free).collect();
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, variable) in theirs.iter().enumerate() {
         last.insert(variable["name"].as_str().unwrap_or_default(), index);

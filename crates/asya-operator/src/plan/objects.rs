@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::fields;
 use super::part::Part;
 use crate::names;
-use crate::object::{CONFIG_MAP, Found, Key, SCALED_OBJECT};
+use crate::object::{CONFIG_MAP, Found, Key, SCALED_OBJECT, SECRET};
 use crate::observe::Observed;
 
 /// Labels of all objects that are created for an actor.
@@ -130,7 +130,8 @@ pub(super) fn by(live: &DynamicObject) -> String {
 
 /// Whether a live object was created for this actor or, if actors share it, for the namespace.
 pub(super) fn is_ours(seen: &Observed, key: &Key, live: &DynamicObject) -> bool {
-    if *key != Key::new(CONFIG_MAP, names::RUNTIME_CONFIG_MAP) {
+    let shared = [(CONFIG_MAP, names::RUNTIME_CONFIG_MAP), (SECRET, names::BROKER_SECRET)];
+    if !shared.iter().any(|(kind, name)| *key == Key::new(*kind, *name)) {
         return object::is_ours(seen.actor.as_ref(), live);
     }
     let label = live.labels().get(labels::RECOMMENDED_MANAGED_BY).map(String::as_str);
@@ -163,7 +164,7 @@ pub(super) fn taken(seen: &Observed, key: &Key, type_: &'static str) -> Option<P
 pub(super) fn taken_text(kind: &str, name: &str, manager: &str) -> String {
     let taken = object::taken(&format!("{kind} '{name}'"), "AsyncActor", manager);
     let way_out = match (kind, name) {
-        (_, names::RUNTIME_CONFIG_MAP) => "delete the other object",
+        (_, names::RUNTIME_CONFIG_MAP | names::BROKER_SECRET) => "delete the other object",
         ("Deployment" | "StatefulSet", _) => {
             "rename the AsyncActor, delete the other object, or bind to it with workloadRef"
         }

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::core::DynamicObject;
 use runway_api::EventReason;
 use runway_operator::object;
 use runway_operator::plan::{Finalizer, Note};
@@ -14,7 +15,7 @@ use super::binding::holder;
 use super::part::{LOOK_AGAIN, Plan};
 use super::{objects, status};
 use crate::names;
-use crate::object::{Key, SCALED_OBJECT};
+use crate::object::{Key, SCALED_OBJECT, SECRET};
 use crate::observe::Observed;
 use crate::queue::{QueueState, QueueWork, Queues, queues};
 use crate::request::SIDECAR;
@@ -87,6 +88,11 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
         ControlFlow::Continue(plan) => plan,
         ControlFlow::Break(plan) => return plan,
     };
+    let secret = Key::new(SECRET, names::BROKER_SECRET);
+    let is_ours = |live: &DynamicObject| objects::is_ours(seen, &secret, live);
+    if seen.is_last && seen.live(&secret).is_some_and(is_ours) {
+        plan.kube.delete.extend(objects::deletion(seen, &secret));
+    }
     if !orphans.is_empty() {
         let message = format!(
             "Finalizer removed after timeout, may be orphaned: {}",
@@ -125,7 +131,10 @@ fn remove_queues(
             ),
         )),
         (state, Some(left)) => {
-            plan.queue = Some(QueueWork::Remove(work));
+            plan.queue = Some(QueueWork::Remove {
+                queues: work,
+                is_last: seen.is_last,
+            });
             let message = match state {
                 QueueState::InUse { by } => format!("Queue '{name}' is in use: {by}"),
                 QueueState::Failed { message } => format!("Queue '{name}' cannot be removed: {message}"),

@@ -278,8 +278,8 @@ fn credentials(transport: &Transport, name: &str) -> Option<Value> {
         Transport::RabbitMq(rabbit) => {
             let own = |parameter: &str| json!({"parameter": parameter, "name": name, "key": parameter});
             let (mut secrets, mut config_maps) = (Vec::new(), Vec::new());
-            if let Some(password) = &rabbit.password_secret_ref {
-                secrets.push(from("password", password));
+            if let Some(password) = names::password(rabbit) {
+                secrets.push(from("password", &password));
                 // KEDA reads the user name from here or from the target's pods, which need not have it.
                 config_maps.push(own("username"));
             }
@@ -314,7 +314,8 @@ fn authentication(request: &Request, transport: &Transport) -> Vec<(Key, Value)>
     };
     let user = match transport {
         Transport::RabbitMq(rabbit) => {
-            let mut data = json!({"username": rabbit.username});
+            let user = rabbit.tenants.as_ref().map(|tenants| tenants.user(&request.namespace));
+            let mut data = json!({"username": user.as_ref().unwrap_or(&rabbit.username)});
             if rabbit.tls.is_some() {
                 data["tls"] = "enable".into();
             }

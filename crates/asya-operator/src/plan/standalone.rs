@@ -58,7 +58,7 @@ pub(super) fn plan(
         &seen.settings,
         (Meeting::Folder, Some(grace)),
     );
-    let template = template(seen, request, workload, sidecar);
+    let template = template(seen, request, workload, sidecar, containers::credentials(transport));
     let body = workload_body(seen, request, &key, &template, workload.replicas);
     let children = vec![(runtime, script), (key.clone(), objects::owned(seen, &key, body))];
     let (scaled, scaling) = scaling::plan(seen, request, transport, &key, true);
@@ -121,7 +121,13 @@ fn writes_to_claims(template: &Value) -> bool {
 }
 
 /// The user's template with the sidecar as the last container, and the shared volumes.
-fn template(seen: &Observed, request: &Request, workload: &Standalone, sidecar: Value) -> Value {
+fn template(
+    seen: &Observed,
+    request: &Request,
+    workload: &Standalone,
+    sidecar: Value,
+    credentials: Option<Value>,
+) -> Value {
     let mut template = workload.template.clone();
     let mut metadata = map(template.remove("metadata"));
     let mut labels = map(metadata.remove("labels"));
@@ -147,6 +153,7 @@ fn template(seen: &Observed, request: &Request, workload: &Standalone, sidecar: 
     volumes.push(json!({
         "name": "asya-runtime", "configMap": {"name": names::RUNTIME_CONFIG_MAP, "defaultMode": 0o755},
     }));
+    volumes.extend(credentials);
     spec.insert("containers".to_owned(), containers.into());
     spec.insert("volumes".to_owned(), volumes.into());
     spec.entry("terminationGracePeriodSeconds")

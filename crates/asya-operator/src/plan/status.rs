@@ -6,8 +6,8 @@ use std::{iter, mem};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ConditionBefore, Time};
 use kube::core::DynamicObject;
 use runway_api::async_actor::{
-    ActorState, BindingStatus, Mode, RUNTIME_INJECTED, SCALING_READY, ScaleDirection, ScalingMode, TARGET_RESOLVED,
-    TRANSPORT_READY, WARNING, WORKLOAD_READY,
+    ActorState, BindingStatus, BrokerUser, Mode, RUNTIME_INJECTED, SCALING_READY, ScaleDirection, ScalingMode,
+    TARGET_RESOLVED, TRANSPORT_READY, WARNING, WORKLOAD_READY,
 };
 use runway_api::condition::{self, Conditions as _, Draft as Condition, no, yes};
 use runway_api::labels;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::binding::holder;
 use super::part::{LOOK_AGAIN, Merged, Outcome, Part, Plan};
-use super::transport::Reading;
+use super::transport::{Reading, broker_user};
 use super::{objects, pods};
 use crate::object::Key;
 use crate::observe::Observed;
@@ -126,6 +126,7 @@ impl Refusal {
         let type_ = match kind {
             "ScaledObject" | "TriggerAuthentication" => SCALING_READY,
             "ConfigMap" if name == names::authentication(&seen.name()) => SCALING_READY,
+            "Secret" => TRANSPORT_READY,
             _ if seen.actor.spec.workload_ref.is_some() => RUNTIME_INJECTED,
             _ => WORKLOAD_READY,
         };
@@ -167,7 +168,8 @@ pub(super) fn settle(
     }
     let shown = outcome.shown.clone();
     let shown = shown.as_ref().and_then(|key| Some((key, seen.live(key)?)));
-    let mut status = status(seen, request, transport.queue, outcome);
+    let broker_user = transport.usable.and_then(broker_user);
+    let mut status = status(seen, request, (transport.queue, broker_user), outcome);
     if let Some(refusal) = refusal {
         conditions.retain(|condition| !condition.is(refusal.type_));
         conditions.push(no(refusal.type_, refusal.state.as_str(), &refusal.message));
@@ -203,7 +205,12 @@ pub(super) fn settle(
 }
 
 /// The status without what its conditions decide.
-fn status(seen: &Observed, request: &Request, queue: Option<String>, outcome: Outcome) -> AsyncActorStatus {
+fn status(
+    seen: &Observed,
+    request: &Request,
+    (queue, broker_user): (Option<String>, Option<BrokerUser>),
+    outcome: Outcome,
+) -> AsyncActorStatus {
     let live = outcome.shown.and_then(|key| seen.live(&key));
     let replicas = |path: &str| live.map(|live| count(live.data.pointer(path)));
     let desired_replicas = replicas("/spec/replicas").map(|count| count.unwrap_or(1));
@@ -216,6 +223,7 @@ fn status(seen: &Observed, request: &Request, queue: Option<String>, outcome: Ou
         mode: Some(mode),
         observed_generation: seen.actor.metadata.generation,
         queue,
+        broker_user,
         workload_ref: outcome.workload_ref,
         resolved_target: outcome.resolved_target,
         binding: with_holder(seen, outcome.binding),

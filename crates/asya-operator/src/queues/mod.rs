@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 
-use runway_asya_transport::management;
+use runway_asya_transport::{management, tenants};
 
 use crate::queue::{QueueState, QueueWork, Queues};
 use crate::transports::{NoSecret, Transport, Transports};
@@ -30,8 +30,8 @@ pub(crate) type Id = (String, String);
 trait Broker: Send + Sync {
     /// Creates queues that do not exist. Returns how existing ones differ from the configuration.
     fn ensure<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Option<String>, Error>>;
-    /// Deletes the actor's queues, unless they hold messages or are in use.
-    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Removal, Error>>;
+    /// Deletes the actor's queues, unless they hold messages or are in use, and with the last actor the user of the namespace.
+    fn remove<'a>(&'a self, queues: &'a Queues, is_last: bool) -> BoxFuture<'a, Result<Removal, Error>>;
 }
 
 /// Result of the deletion of a queue.
@@ -83,6 +83,8 @@ enum Error {
     #[error("{0}")]
     NoSecret(#[from] NoSecret),
     #[error("{0}")]
+    Tenants(#[from] tenants::Error),
+    #[error("{0}")]
     Management(#[from] management::Error),
 }
 
@@ -111,6 +113,11 @@ impl Keeper {
         }
     }
 
+    /// Folder with mounted Secrets.
+    pub(crate) fn secrets(&self) -> &Path {
+        &self.secrets
+    }
+
     /// Replaces the transports, and forgets the state of all queues.
     pub(crate) fn configure(&self, transports: &Transports) {
         let brokers = brokers(transports, &self.secrets);
@@ -130,10 +137,10 @@ impl Keeper {
     pub(crate) async fn carry_out(&self, id: &Id, work: &QueueWork) {
         let (queues, state) = match work {
             QueueWork::Ensure(queues) => (queues, self.ensure(queues).await),
-            QueueWork::Remove(queues) => {
+            QueueWork::Remove { queues, is_last } => {
                 let state = match self.broker(queues) {
                     None => QueueState::Removed { left: None },
-                    Some(broker) => match broker.remove(queues).await {
+                    Some(broker) => match broker.remove(queues, *is_last).await {
                         Ok(removal) => removal.into(),
                         Err(error) => failed(&error),
                     },
@@ -144,7 +151,7 @@ impl Keeper {
         let known = Known {
             queues: queues.clone(),
             state,
-            removing: matches!(work, QueueWork::Remove(_)),
+            removing: matches!(work, QueueWork::Remove { .. }),
         };
         self.known.lock().insert(id.clone(), known);
     }

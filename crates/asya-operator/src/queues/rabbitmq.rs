@@ -10,13 +10,15 @@ use futures::{FutureExt as _, StreamExt as _};
 use lapin::message::Delivery;
 use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
-    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+    ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, ConnectionProperties, Consumer, ExchangeKind};
 use parking_lot::Mutex;
 use runway_asya_transport::management::Management;
+use runway_asya_transport::queues as names;
+use runway_asya_transport::tenants::Permissions;
 use tokio::sync;
 
 use super::{Broker, Error, PATIENCE, Removal};
@@ -104,8 +106,44 @@ impl Rabbit {
         self.compared
             .lock()
             .insert(queue.to_owned(), (arguments.clone(), drift.clone()));
-        self.bind(queue, &[queue]).await?;
+        self.bind(queue, &self.config.exchange, &[queue]).await?;
         Ok(drift)
+    }
+
+    /// Creates the user of a namespace, and the exchanges through which it publishes.
+    async fn admit(&self, namespace: &str) -> Result<(), Error> {
+        let Some(tenants) = &self.config.tenants else {
+            return Ok(());
+        };
+        for exchange in [&*names::exchange(namespace), names::REPLIES] {
+            self.exchange(exchange, ExchangeKind::Direct).await?;
+        }
+        let credentials = tenants.credentials(&self.config, namespace, &self.secrets)?;
+        let permissions = Permissions::of(namespace);
+        if let Some(management) = Management::of_tenants(&self.config, tenants, &self.secrets)? {
+            let vhost = &self.config.vhost;
+            management.ensure_user(vhost, &credentials, &permissions).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the user of a namespace, and the exchange through which it published.
+    async fn dismiss(&self, namespace: &str) -> Result<(), Error> {
+        let Some(tenants) = &self.config.tenants else {
+            return Ok(());
+        };
+        if let Some(management) = Management::of_tenants(&self.config, tenants, &self.secrets)? {
+            management.remove_user(&tenants.user(namespace)).await?;
+        }
+        let exchange = names::exchange(namespace);
+        let channel = self.channel().await?;
+        let deleted = channel.exchange_delete(exchange.as_str().into(), ExchangeDeleteOptions::default());
+        if let Err(error) = deleted.await {
+            tracing::warn!(%error, exchange, "cannot delete the exchange of a namespace");
+            return Ok(());
+        }
+        close(&channel).await;
+        Ok(())
     }
 
     /// Creates the queue of an alias as the public Asya v0.1 does, unless it exists, and binds it by the keys with which v0.1 publishes.
@@ -113,17 +151,18 @@ impl Rabbit {
         if self.look(&alias.queue).await?.is_none() {
             self.declare(&alias.queue, &FieldTable::default()).await?;
         }
-        self.bind(&alias.queue, &[&alias.queue, &alias.key]).await
+        self.bind(&alias.queue, &self.config.exchange, &[&alias.queue, &alias.key])
+            .await
     }
 
-    /// Binds a queue to the exchange, if there is one.
-    async fn bind(&self, queue: &str, keys: &[&str]) -> Result<(), Error> {
-        if self.config.exchange.is_empty() {
+    /// Binds a queue to an exchange, if there is one.
+    async fn bind(&self, queue: &str, exchange: &str, keys: &[&str]) -> Result<(), Error> {
+        if exchange.is_empty() {
             return Ok(());
         }
         let channel = self.channel().await?;
         for key in keys {
-            let bound = bind(&channel, queue, &self.config.exchange, key).await;
+            let bound = bind(&channel, queue, exchange, key).await;
             bound.map_err(|source| Error::Refused {
                 queue: queue.to_owned(),
                 source,
@@ -200,8 +239,8 @@ impl Rabbit {
         }
     }
 
-    async fn exchange(&self) -> Result<(), Error> {
-        if self.config.exchange.is_empty() {
+    async fn exchange(&self, exchange: &str, kind: ExchangeKind) -> Result<(), Error> {
+        if exchange.is_empty() {
             return Ok(());
         }
         let durable = ExchangeDeclareOptions {
@@ -209,10 +248,9 @@ impl Rabbit {
             ..ExchangeDeclareOptions::default()
         };
         let channel = self.channel().await?;
-        let exchange = self.config.exchange.as_str();
-        let declared = channel.exchange_declare(exchange.into(), ExchangeKind::Topic, durable, FieldTable::default());
+        let declared = channel.exchange_declare(exchange.into(), kind.clone(), durable, FieldTable::default());
         if let Err(error) = declared.await {
-            tracing::warn!(%error, exchange, "cannot declare the exchange as a durable topic exchange; the existing exchange is used");
+            tracing::warn!(%error, exchange, ?kind, "cannot declare the exchange as a durable exchange of this type; the existing exchange is used");
             return Ok(());
         }
         close(&channel).await;
@@ -220,7 +258,10 @@ impl Rabbit {
     }
 
     async fn make_all(&self, queues: &Queues) -> Result<Option<String>, Error> {
-        self.exchange().await?;
+        self.exchange(&self.config.exchange, ExchangeKind::Topic).await?;
+        if let Some(namespace) = &queues.tenant {
+            self.admit(namespace).await?;
+        }
         let mut drifts = Vec::new();
         for (queue, dead_letters) in queues.with_dead_letters() {
             let own = *queue == queues.name;
@@ -233,6 +274,12 @@ impl Rabbit {
                 self.make(queue, &self.of_queue(dead_letters.as_deref(), timeout))
                     .await?,
             );
+            if let Some(namespace) = &queues.tenant {
+                let exchange = names::exchange(namespace);
+                for queue in [Some(queue), dead_letters.as_ref()].into_iter().flatten() {
+                    self.bind(queue, &exchange, &[queue]).await?;
+                }
+            }
             if own {
                 drifts = found.into_iter().flatten().collect();
             }
@@ -292,7 +339,7 @@ impl Rabbit {
     }
 
     /// Deletes the actor's queue, and then the one for its dead letters, which it needs as long as it exists.
-    async fn remove_all(&self, queues: &Queues) -> Result<Removal, Error> {
+    async fn remove_all(&self, queues: &Queues, is_last: bool) -> Result<Removal, Error> {
         let mut removal = Removal::Gone;
         let dead_letters = queues.dead_letters.as_deref();
         let own = (
@@ -303,8 +350,11 @@ impl Rabbit {
         for (queue, arguments) in [own].into_iter().chain(theirs) {
             removal = removal.and(self.remove_one(queue, arguments).await?);
             if let Removal::InUse(_) = removal {
-                break;
+                return Ok(removal);
             }
+        }
+        if let Some(namespace) = queues.tenant.as_ref().filter(|_| is_last) {
+            self.dismiss(namespace).await?;
         }
         Ok(removal)
     }
@@ -482,8 +532,8 @@ impl Broker for Rabbit {
         Box::pin(self.in_time(self.make_all(queues)))
     }
 
-    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Removal, Error>> {
-        Box::pin(self.in_time(self.remove_all(queues)))
+    fn remove<'a>(&'a self, queues: &'a Queues, is_last: bool) -> BoxFuture<'a, Result<Removal, Error>> {
+        Box::pin(self.in_time(self.remove_all(queues, is_last)))
     }
 }
 

@@ -132,7 +132,7 @@ impl Broker for Sqs {
         Box::pin(self.in_time(async { self.make_all(queues).await.map(|()| None) }))
     }
 
-    fn remove<'a>(&'a self, queues: &'a Queues) -> BoxFuture<'a, Result<Removal, Error>> {
+    fn remove<'a>(&'a self, queues: &'a Queues, _is_last: bool) -> BoxFuture<'a, Result<Removal, Error>> {
         Box::pin(self.in_time(self.remove_all(queues)))
     }
 }

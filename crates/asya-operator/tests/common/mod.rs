@@ -19,6 +19,7 @@ use runway_asya_operator::plan::{self, Plan};
 use runway_asya_operator::queue::{QueueState, QueueWork};
 use runway_asya_operator::rivals::Rival;
 use runway_asya_operator::transports::Transports;
+use runway_asya_transport::tenants::Credentials;
 use runway_operator::plan::Finalizer;
 use serde_json::{Value, json};
 
@@ -29,10 +30,15 @@ pub(crate) const TRANSPORTS: &str = r#"{"transports": {
         "passwordSecretRef": {"name": "rabbitmq", "key": "password"}, "tls": {"caSecretRef": {"name": "rabbitmq", "key": "ca.crt"}}}},
     "secure-amqp": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "managementPort": 0,
         "tls": {"caConfigMapRef": {"name": "rabbitmq-ca", "key": "ca.crt"}}}},
+    "others": {"type": "rabbitmq", "namespaces": ["finance"], "config": {"host": "rabbitmq.asya-system.svc"}},
+    "tenants": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "username": "asya",
+        "passwordSecretRef": {"name": "rabbitmq", "key": "password"}, "tenants": {"username": "admin",
+        "passwordSecretRef": {"name": "admin", "key": "password"}, "keySecretRef": {"name": "admin", "key": "key"}}}},
     "sqs": {"type": "sqs", "config": {"region": "eu-central-1", "accountId": "123456789012"}},
     "off": {"type": "sqs", "enabled": false, "config": {"region": "eu-central-1", "accountId": "123456789012"}}}}"#;
 
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct World {
     pub(crate) actor: AsyncActor,
     pub(crate) others: Vec<AsyncActor>,
@@ -43,6 +49,8 @@ pub(crate) struct World {
     pub(crate) manages_queues: bool,
     pub(crate) now: Timestamp,
     pub(crate) gone: bool,
+    pub(crate) tenant: Option<Result<Credentials, String>>,
+    pub(crate) is_last: bool,
 }
 
 impl Lookup for World {
@@ -85,6 +93,8 @@ impl World {
             manages_queues: true,
             now,
             gone: false,
+            tenant: None,
+            is_last: false,
         }
     }
 
@@ -100,6 +110,8 @@ impl World {
             rivals: self.others.iter().filter_map(Rival::of).map(Arc::new).collect(),
             queue: self.queue.clone(),
             transports: Arc::new(Transports::parse(TRANSPORTS).unwrap()),
+            tenant: self.tenant.clone(),
+            is_last: self.is_last,
             settings: Arc::new(Settings {
                 sidecar_image: "asya-sidecar:1".to_owned(),
                 gateway_url: None,
@@ -116,7 +128,7 @@ impl World {
         let mut plan = plan::plan(&self.observed());
         match &plan.queue {
             Some(QueueWork::Ensure(_)) => self.queue = QueueState::Ready { drift: None },
-            Some(QueueWork::Remove(_)) => self.queue = QueueState::Removed { left: None },
+            Some(QueueWork::Remove { .. }) => self.queue = QueueState::Removed { left: None },
             None => {}
         }
         if plan.queue.is_some() {
@@ -234,6 +246,14 @@ pub(crate) fn take_out(live: &mut Value) {
         .and_then(Value::as_array_mut)
     {
         list.retain(|c| c["name"] != "asya-sidecar" && c["name"] != "asya-runtime");
+    }
+    if let Some(spec) = live.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut)
+        && let Some(volumes) = spec.get_mut("volumes").and_then(Value::as_array_mut)
+    {
+        volumes.retain(|volume| volume["name"] != "asya-credentials");
+        if volumes.is_empty() {
+            spec.remove("volumes");
+        }
     }
     for ours in ["/metadata/annotations", "/spec/template/metadata/labels"] {
         if let Some(entries) = live.pointer_mut(ours).and_then(Value::as_object_mut) {

@@ -363,6 +363,7 @@ fn again(pulled: &Pulled) -> Result<BasicProperties, Error> {
     let kept = pulled.header.properties.as_ref().map(kept).unwrap_or_default();
     wire::properties(&wire::Message {
         exchange: "",
+        user: None,
         key: "",
         number: None,
         id: kept.message_id.as_deref(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::{AMQPClass, BasicProperties, basic, channel, confirm, connection, exchange, queue};
 use amq_protocol::types::{AMQPValue, FieldTable, ShortString};
+use amq_protocol::uri::AMQPUri;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -21,8 +22,8 @@ use super::tags::Tags;
 use super::wire::{
     self, Error, Frame, Header, Stream, Wire, encode, encode_message, next_frame, read_more, short, write_or_flush,
 };
-use super::{Config, Kept, Receipt};
-use crate::{Delivery, Headers, Message, PublishError, with_cause};
+use super::{Config, ExchangeKind, Kept, Receipt};
+use crate::{Delivery, Headers, Message, PublishError, queues, with_cause};
 
 const CONSUMER: &str = "asya";
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
@@ -40,6 +41,8 @@ pub(super) struct Session {
     consuming: u16,
     publishing: u16,
     queue: ShortString,
+    /// Exchange for messages to queues of the namespace, and name of the user, if it is one of a namespace.
+    tenant: Option<(String, String)>,
     tap: Option<Tap>,
     frame_max: u32,
     /// Largest message that the broker accepts in bytes, if known.
@@ -84,7 +87,7 @@ impl Session {
         largest: &Arc<AtomicUsize>,
         consumes: bool,
     ) -> Result<(Arc<Self>, Running), Error> {
-        let wire = Wire::open(&config.uri, &config.authorities, &connection_name(config)).await?;
+        let wire = Wire::open(&signed_in(config).await?, &config.authorities, &connection_name(config)).await?;
         Self::begin(wire, config, deliveries, largest, consumes).await
     }
 
@@ -135,6 +138,10 @@ impl Session {
         let session = Arc::new(Self {
             consuming,
             publishing,
+            tenant: config
+                .publish_exchange
+                .clone()
+                .map(|exchange| (exchange, config.uri.authority.userinfo.username.clone())),
             tap,
             frame_max: wire.frame_max,
             largest: Arc::clone(largest),
@@ -158,8 +165,8 @@ impl Session {
 
     /// Publishes a message to its queue, and waits for its confirm.
     ///
-    /// The default exchange routes to the queue with the name of the key and to no other. On a topic exchange, a queue that is bound
-    /// with `#` would count as the destination.
+    /// The default exchange routes to the queue with the name of the key and to no other, and so does that of a namespace, which is
+    /// direct. On a topic exchange, a queue that is bound with `#` would count as the destination.
     pub(super) async fn publish(&self, kept: &Kept, message: &Message<'_>) -> Answer {
         let largest = self.largest.load(Ordering::Relaxed);
         if message.body.len() > largest {
@@ -174,8 +181,14 @@ impl Session {
             (Some(id), index @ 1..) => Some(format!("{id}-{index}")).filter(|id| u8::try_from(id.len()).is_ok()),
             (id, _) => id.clone(),
         };
+        let (exchange, user) = match &self.tenant {
+            Some((_, user)) if queues::is_reply(message.queue) => (queues::REPLIES, Some(user)),
+            Some((exchange, user)) => (exchange.as_str(), Some(user)),
+            None => ("", None),
+        };
         let mut encoded = wire::Message {
-            exchange: "",
+            exchange,
+            user: user.map(String::as_str),
             key: message.queue,
             number: None,
             id: id.as_deref(),
@@ -571,6 +584,7 @@ impl Running {
                     headers,
                     unreadable: properties.err().copied(),
                     deliveries,
+                    user: properties.ok().and_then(user),
                     receipt: Receipt {
                         tag,
                         session: Arc::clone(&self.session),
@@ -592,6 +606,21 @@ impl Running {
     }
 }
 
+/// Address of the broker with the current password.
+async fn signed_in(config: &Config) -> Result<AMQPUri, Error> {
+    let mut uri = config.uri.clone();
+    if let Some(path) = &config.password_file {
+        let read = tokio::fs::read_to_string(path).await;
+        let password = read.map_err(|source| Error::NoPassword {
+            path: path.clone(),
+            source,
+        })?;
+        let password = password.trim_end_matches(['\n', '\r']);
+        password.clone_into(&mut uri.authority.userinfo.password);
+    }
+    Ok(uri)
+}
+
 /// Name of the connection in the broker's management UI.
 fn connection_name(config: &Config) -> String {
     format!("{} {}", config.program, config.queue)
@@ -609,7 +638,7 @@ async fn open_tap(wire: &mut Wire, config: &Config) -> Result<Option<Tap>, Error
     if config.tap_exchange.is_empty() {
         return Ok(None);
     }
-    declare_exchange(wire, &config.tap_exchange).await?;
+    declare_exchange(wire, &config.tap_exchange, ExchangeKind::Topic).await?;
     Ok(Some(Tap {
         channel: wire.channel().await?,
         exchange: config.tap_exchange.clone(),
@@ -617,10 +646,11 @@ async fn open_tap(wire: &mut Wire, config: &Config) -> Result<Option<Tap>, Error
     }))
 }
 
-async fn declare_exchange(wire: &mut Wire, name: &str) -> Result<(), Error> {
+async fn declare_exchange(wire: &mut Wire, name: &str, kind: ExchangeKind) -> Result<(), Error> {
+    let kind = kind.as_str();
     let declare = exchange::Declare {
         exchange: short(name)?,
-        kind: short("topic")?,
+        kind: short(kind)?,
         durable: true,
         ..exchange::Declare::default()
     };
@@ -628,7 +658,7 @@ async fn declare_exchange(wire: &mut Wire, name: &str) -> Result<(), Error> {
     let declared = AMQPClass::Exchange(exchange::AMQPMethod::Declare(declare));
     match wire.ask(channel, declared).await {
         Err(error @ Error::Refused(_)) => {
-            tracing::warn!(%error, exchange = name, "cannot declare the exchange as a durable topic exchange; the existing exchange is used");
+            tracing::warn!(%error, exchange = name, kind, "cannot declare the exchange as a durable exchange of this type; the existing exchange is used");
         }
         other => drop(other?),
     }
@@ -638,7 +668,7 @@ async fn declare_exchange(wire: &mut Wire, name: &str) -> Result<(), Error> {
 /// Creates a queue unless it exists. The check is a passive declaration, which does not compare arguments.
 async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     if !config.exchange.is_empty() {
-        declare_exchange(wire, &config.exchange).await?;
+        declare_exchange(wire, &config.exchange, config.exchange_kind).await?;
     }
     if !config.create_queues {
         return Ok(());
@@ -699,6 +729,11 @@ async fn declare(wire: &mut Wire, name: &str, passive: bool, arguments: FieldTab
     wire.ask(channel, AMQPClass::Queue(queue::AMQPMethod::Declare(declare)))
         .await
         .map(drop)
+}
+
+/// User who published a message, which the broker compares with the login.
+fn user(properties: &BasicProperties) -> Option<String> {
+    properties.user_id().as_ref().map(ToString::to_string)
 }
 
 pub(super) fn kept(properties: &BasicProperties) -> Kept {

@@ -1,6 +1,7 @@
 //! Frames of AMQP 0-9-1 on a socket, and the handshake. The encoding is that of amq-protocol.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use amq_protocol::auth::{Credentials, SASLMechanism};
@@ -45,6 +46,8 @@ pub(super) const PERSISTENT: u8 = 2;
 pub(super) enum Error {
     #[error("connection failed")]
     Io(#[from] io::Error),
+    #[error("cannot read the password from {} (ASYA_RABBITMQ_PASSWORD_FILE)", path.display())]
+    NoPassword { path: PathBuf, source: io::Error },
     #[error("RabbitMQ closed the connection")]
     Ended,
     #[error("received nothing from RabbitMQ for two heartbeats")]
@@ -357,6 +360,8 @@ const NUMBER: &str = "x-asya-number";
 /// Message to publish.
 pub(super) struct Message<'a> {
     pub(super) exchange: &'a str,
+    /// User who publishes it. The broker refuses another than that of the login.
+    pub(super) user: Option<&'a str>,
     pub(super) key: &'a str,
     /// Number of a message that is returned if no queue accepts it.
     pub(super) number: Option<u64>,
@@ -416,6 +421,9 @@ pub(super) fn properties(message: &Message) -> Result<BasicProperties, Error> {
         .with_content_type(short("application/json")?);
     if let Some(id) = message.id {
         properties = properties.with_message_id(short(id)?);
+    }
+    if let Some(user) = message.user {
+        properties = properties.with_user_id(short(user)?);
     }
     if let Some(id) = message.correlation_id {
         properties = properties.with_correlation_id(short(id)?);
@@ -547,6 +555,7 @@ mod tests {
     fn message<'a>(headers: &'a [(String, String)], body: &'a Bytes) -> Message<'a> {
         Message {
             exchange: "",
+            user: None,
             key: "q",
             number: Some(7),
             id: Some("mine"),

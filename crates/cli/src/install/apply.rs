@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::apps::v1::Deployment;
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::core::DynamicObject;
-use kube::{Api, ResourceExt};
 use runway_api::labels;
 use runway_client::change::{self, Change, Deed};
 use runway_client::cluster::Cluster;
 use runway_client::diff::MANAGER;
-use runway_client::manifests::{self, Release};
+use runway_client::manifests::{self, Component, Identity, Release};
+use runway_operator::scope::Namespaces;
 
-use super::args::{ChangeArgs, ConsoleInstallArgs, InstallArgs, ProviderInstallArgs};
+use super::args::{ChangeArgs, ConsoleInstallArgs, InstallArgs, ProviderInstallArgs, Step};
 use super::manifest::{built_in, built_in_provider, names, read_manifest};
 use super::survey::{MANAGER_OF_OTHERS, Survey};
 use super::{Error, kinds, settings, wait};
@@ -24,8 +24,8 @@ use crate::terminal::Terminal;
 /// # Errors
 /// The cluster cannot be read, a permission or the confirmation is missing, or a write fails.
 pub async fn install(args: &InstallArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
-    let release = release(args);
     let survey = Survey::of(cluster, terminal).await?;
+    let release = release(args, &survey).await?;
     survey.suits(&release)?;
     if let Some(installed) = survey.version_of(labels::CORE_MANAGER).await?
         && installed != release.tag
@@ -33,8 +33,10 @@ pub async fn install(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
         let wanted = release.tag;
         return Err(Error::OtherVersion { installed, wanted });
     }
-    let wanted = manifests::core().objects(&release);
-    bring(&survey, wanted, Vec::new(), MANAGER, &args.change, terminal).await
+    let core = [manifests::core()];
+    let obsolete = obsolete_roles(&survey, &core, &release, args.step).await?;
+    let wanted = wanted(&core, &release, args.step);
+    bring(&survey, wanted, obsolete, MANAGER, &args.change, terminal).await
 }
 
 /// `controller upgrade`: the core and the built-in providers that are there, to this version.
@@ -42,8 +44,8 @@ pub async fn install(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
 /// # Errors
 /// The cluster cannot be read, a permission or the confirmation is missing, or a write fails.
 pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
-    let mut release = release(args);
     let survey = Survey::of(cluster, terminal).await?;
+    let mut release = release(args, &survey).await?;
     let mut installed = Vec::new();
     for component in manifests::all_components() {
         if survey.version_of(&component.name).await?.is_some() {
@@ -66,19 +68,23 @@ pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
     if installed.first().is_none_or(|first| first.name != labels::CORE_MANAGER) {
         return Err(Error::NotInstalled);
     }
-    let there = survey.labelled(&names(&installed)).await?;
+    let there = survey.labelled(&names(&installed), args.step).await?;
     // Options of the installation are kept.
     let has = |kind: &str| there.iter().any(|o| kinds::kind(o) == kind);
-    release.policy |= has("ValidatingAdmissionPolicy");
+    let of_providers: BTreeSet<String> = installed.iter().flat_map(|c| &c.policy).map(kinds::id).collect();
+    release.policy |= there.iter().any(|o| of_providers.contains(&kinds::id(o)));
     release.monitoring |= has("ServiceMonitor");
     release.engine_monitoring |= has("PodMonitor");
     survey.suits(&release)?;
-    let wanted: Vec<DynamicObject> = installed.iter().flat_map(|c| c.objects(&release)).collect();
-    let ids: BTreeSet<String> = wanted.iter().map(kinds::id).collect();
-    let obsolete = there
+    let wanted = wanted(&installed, &release, args.step);
+    let places: BTreeSet<String> = wanted.iter().map(change::place).collect();
+    let mut obsolete: Vec<DynamicObject> = there
         .into_iter()
-        .filter(|o| !ids.contains(&kinds::id(o)) && !kinds::KEPT.contains(&kinds::kind(o)))
+        .filter(|o| !places.contains(&change::place(o)) && !kinds::KEPT.contains(&kinds::kind(o)))
         .collect();
+    let found: BTreeSet<String> = obsolete.iter().map(change::place).collect();
+    let roles = obsolete_roles(&survey, &installed, &release, args.step).await?;
+    obsolete.extend(roles.into_iter().filter(|role| !found.contains(&change::place(role))));
     bring(&survey, wanted, obsolete, MANAGER, &args.change, terminal).await
 }
 
@@ -109,13 +115,16 @@ pub async fn install_provider(
     if count > 1 && !args.settings.is_empty() {
         return Err(Error::SeveralProviders(count));
     }
-    let mut wanted = Vec::new();
+    let step = args.install.step;
+    let (mut wanted, mut obsolete) = (Vec::new(), Vec::new());
     for name in &args.which.names {
         // First, so that the provider starts with its settings.
         wanted.extend(settings::registration(&args.settings, built_in_provider(name)?, &survey).await?);
-        wanted.extend(built_in(name)?.objects(&release));
+        let component = [built_in(name)?];
+        obsolete.extend(obsolete_roles(&survey, &component, &release, step).await?);
+        wanted.extend(self::wanted(&component, &release, step));
     }
-    bring(&survey, wanted, Vec::new(), MANAGER, &args.install.change, terminal).await
+    bring(&survey, wanted, obsolete, MANAGER, &args.install.change, terminal).await
 }
 
 /// `console install`.
@@ -133,7 +142,9 @@ pub async fn install_console(
     let wanted = manifests::console::console(settings).objects(&release);
     let ids: BTreeSet<String> = wanted.iter().map(kinds::id).collect();
     // The right to impersonate goes with the wish to.
-    let there = survey.labelled(&[manifests::console::NAME.to_owned()]).await?;
+    let there = survey
+        .labelled(&[manifests::console::NAME.to_owned()], Step::All)
+        .await?;
     let obsolete = there.into_iter().filter(|o| !ids.contains(&kinds::id(o))).collect();
     bring(&survey, wanted, obsolete, MANAGER, &args.install.change, terminal).await
 }
@@ -141,9 +152,12 @@ pub async fn install_console(
 /// Release for an additional component: the version of the core, unless the user sets another.
 async fn beside_core(args: &InstallArgs, survey: &Survey<'_>) -> Result<Release, Error> {
     let core = survey.version_of(labels::CORE_MANAGER).await?;
-    let core = core.ok_or(Error::NotInstalled)?;
-    let mut release = release(args);
-    if args.image_tag.is_none() {
+    // The objects without a namespace may all be created before the first pod.
+    if core.is_none() && args.step != Step::Cluster {
+        return Err(Error::NotInstalled);
+    }
+    let mut release = release(args, survey).await?;
+    if let Some(core) = core.filter(|_| args.image_tag.is_none()) {
         release.tag = core;
     }
     survey.suits(&release)?;
@@ -152,9 +166,7 @@ async fn beside_core(args: &InstallArgs, survey: &Survey<'_>) -> Result<Release,
 
 /// Arguments of an installed component.
 async fn arguments(survey: &Survey<'_>, name: &str) -> Result<Vec<String>, Error> {
-    let api: Api<Deployment> = Api::namespaced(survey.client(), manifests::NAMESPACE);
-    let found = api.get(name).await;
-    let found = found.map_err(|e| survey.failed(e, format!("read Deployment/{name}")))?;
+    let found = survey.deployment(name).await?.unwrap_or_default();
     let pod = found.spec.and_then(|spec| spec.template.spec).unwrap_or_default();
     let args = pod.containers.into_iter().next().and_then(|container| container.args);
     Ok(args.unwrap_or_default())
@@ -169,7 +181,12 @@ async fn bring(
     args: &ChangeArgs,
     terminal: &mut Terminal<'_>,
 ) -> Result<Answer, Error> {
-    manifests::fit(&mut wanted, survey.minor());
+    if manifests::fit(&mut wanted, survey.minor()) {
+        terminal.say(&format!(
+            "note: permissions of users for single fields are not checked: ValidatingAdmissionPolicies require Kubernetes 1.{}",
+            manifests::policy::OLDEST_KUBERNETES
+        ));
+    }
     survey.rights(&wanted, &obsolete).await?;
     let changes = survey.changes(wanted, manager, args.force_conflicts).await?;
     let shown = change::show(&changes, &obsolete);
@@ -233,13 +250,59 @@ async fn apply(
     Ok(())
 }
 
-fn release(args: &InstallArgs) -> Release {
+/// Objects of components that a step applies.
+fn wanted(components: &[Component], release: &Release, step: Step) -> Vec<DynamicObject> {
+    let all = components.iter().flat_map(|component| component.objects(release));
+    all.filter(|object| step.includes(object.namespace().is_some()))
+        .collect()
+}
+
+/// Roles of components, and their bindings, in namespaces that they watch now and that the release omits.
+async fn obsolete_roles(
+    survey: &Survey<'_>,
+    components: &[Component],
+    release: &Release,
+    step: Step,
+) -> Result<Vec<DynamicObject>, Error> {
+    let mut obsolete = Vec::new();
+    for component in components.iter().filter(|_| step.includes(true)) {
+        let Some(installed) = survey.deployment(&component.name).await? else {
+            continue;
+        };
+        let before = manifests::watched_by(&installed);
+        let roles = component
+            .roles(Identity::ServiceAccount, &before)
+            .into_iter()
+            .filter(|role| {
+                let namespace = role.namespace().unwrap_or_default();
+                let of = |list: &Namespaces| list.names().iter().any(|name| *name.as_str() == *namespace);
+                of(&before) && !of(&release.namespaces)
+            });
+        for role in roles {
+            obsolete.extend(survey.ours(&role).await?);
+        }
+    }
+    Ok(obsolete)
+}
+
+/// The release with the choices of the user, or else of the installation.
+async fn release(args: &InstallArgs, survey: &Survey<'_>) -> Result<Release, Error> {
     let standard = Release::default();
-    Release {
+    let core = survey.deployment(labels::CORE_MANAGER).await?;
+    let installed = core.as_ref().map(manifests::watched_by).unwrap_or_default();
+    let aggregation = match args.aggregate_roles {
+        Some(chosen) => chosen,
+        // Without the objects of the cluster the answer does not matter.
+        None => !args.step.includes(false) || survey.aggregates().await?,
+    };
+    Ok(Release {
+        aggregation,
+        namespaces: args.namespaces.clone().unwrap_or(installed),
         registry: args.image_registry.clone(),
         tag: args.image_tag.clone().unwrap_or(standard.tag),
         monitoring: args.monitoring,
         engine_monitoring: args.engine_monitoring,
         policy: args.provider_policy,
-    }
+        permissions: args.permission_policy,
+    })
 }

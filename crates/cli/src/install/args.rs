@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
+use runway_api::{Namespace, labels};
+use runway_operator::scope::Namespaces;
 
 /// Arguments of `controller install` and `upgrade`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Debug, Args)]
 pub struct InstallArgs {
     /// Registry of the images
@@ -24,9 +27,59 @@ pub struct InstallArgs {
     /// Also install admission policies that allow a provider only to users who may create its upstream objects (Kubernetes 1.30)
     #[arg(long)]
     pub provider_policy: bool,
+    /// Install admission policies that require permissions of users for fields such as serviceAccountName (Kubernetes 1.30)
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub permission_policy: bool,
+    /// Aggregate the roles of users to view, edit and admin. If omitted, the choice of the installation is kept; true at first
+    #[arg(long, value_name = "BOOL")]
+    pub aggregate_roles: Option<bool>,
+    /// Namespaces that controllers watch, such as team-a,team-b: they get Roles in these instead of permissions everywhere. An
+    /// empty list is all namespaces. If omitted, the choice of the installation is kept
+    #[arg(long, value_name = "NAMESPACES", value_parser = of_users)]
+    pub namespaces: Option<Namespaces>,
+    /// Objects to apply
+    #[arg(long, value_enum, default_value_t = Step::All)]
+    pub step: Step,
     /// Options for changes in the cluster.
     #[command(flatten)]
     pub change: ChangeArgs,
+}
+
+/// Part of an installation, by the permissions that it requires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Step {
+    /// All objects
+    All,
+    /// Objects without a namespace, which only an administrator of the cluster may create: CRDs, webhooks, policies, the namespace of
+    /// the controllers, and their ClusterRoles
+    Cluster,
+    /// Objects in namespaces: Deployments, Roles, Services
+    Namespaced,
+}
+
+impl Step {
+    /// Whether it has the objects with, or without, a namespace.
+    pub fn includes(self, namespaced: bool) -> bool {
+        match self {
+            Self::All => true,
+            Self::Cluster => !namespaced,
+            Self::Namespaced => namespaced,
+        }
+    }
+}
+
+/// Parses namespaces of users: controllers may not write in those of the cluster and in their own.
+fn of_users(text: &str) -> Result<Namespaces, String> {
+    let namespaces: Namespaces = text
+        .parse()
+        .map_err(|error: runway_operator::scope::BadList| error.to_string())?;
+    let is_closed = |name: &&Namespace| name.starts_with("kube-") || name.as_str() == labels::SYSTEM_NAMESPACE;
+    match namespaces.names().iter().find(is_closed) {
+        Some(closed) => Err(format!(
+            "namespace `{closed}` belongs to the cluster or to the control plane, and controllers may not write in it: name namespaces of users"
+        )),
+        None => Ok(namespaces),
+    }
 }
 
 /// Options of commands that apply objects.

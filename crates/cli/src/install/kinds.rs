@@ -67,6 +67,9 @@ const KINDS: [(&str, &str, &str, bool); 22] = [
 /// Kinds that an upgrade never deletes, because users' objects would be deleted with them.
 pub const KEPT: [&str; 2] = ["Namespace", "CustomResourceDefinition"];
 
+/// Kinds of which a component may have objects in the namespaces that it watches.
+pub const IN_WATCHED_NAMESPACES: [&str; 2] = ["Role", "RoleBinding"];
+
 /// Kinds that no component contains.
 pub const MADE_BY_OTHERS: [&str; 4] = ["ConfigMap", "Secret", "Lease", "InferenceProviderConfig"];
 

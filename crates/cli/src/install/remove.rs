@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
 use serde_json::json;
 
-use super::args::{ProviderUninstallArgs, RemoveArgs, UninstallArgs};
+use super::args::{ProviderUninstallArgs, RemoveArgs, Step, UninstallArgs};
 use super::manifest::{built_in, names, read_manifest};
 use super::survey::Survey;
 use super::{Error, kinds};
@@ -54,7 +54,7 @@ pub async fn controller(args: &UninstallArgs, cluster: &Cluster, terminal: &mut 
     }
     let models = models(&survey, |_| true).await?;
     may_go(&models, args)?;
-    let mut objects = survey.labelled(&names(&components)).await?;
+    let mut objects = survey.labelled(&names(&components), Step::All).await?;
     objects.extend(left_by_controllers(&survey).await?);
     objects.extend(registered.iter().map(as_object));
     let mut kept = Vec::new();
@@ -79,7 +79,9 @@ pub async fn controller(args: &UninstallArgs, cluster: &Cluster, terminal: &mut 
 /// ModelDeployments still exist, a permission or the confirmation is missing, or a deletion fails.
 pub async fn web_console(args: &RemoveArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
     let survey = Survey::of(cluster, terminal).await?;
-    let objects = survey.labelled(&[manifests::console::NAME.to_owned()]).await?;
+    let objects = survey
+        .labelled(&[manifests::console::NAME.to_owned()], Step::All)
+        .await?;
     take_away(&survey, objects, Vec::new(), &[], args, terminal).await
 }
 
@@ -96,7 +98,7 @@ pub async fn provider(
     let mut objects = Vec::new();
     let mut served: Vec<String> = args.which.names.clone();
     for name in &args.which.names {
-        objects.extend(survey.labelled(&[built_in(name)?.name]).await?);
+        objects.extend(survey.labelled(&[built_in(name)?.name], Step::All).await?);
     }
     let mut kept = Vec::new();
     if !args.which.files.is_empty() {

@@ -15,7 +15,8 @@ use runway_client::cluster::{self, Cluster};
 use runway_client::manifests::{self, COMPONENT_LABEL, NAMESPACE};
 use runway_client::text::{self, aligned, cell, table};
 
-/// `controller status`: each component, its version and its pods. It fails unless the core is there and all are ready.
+/// `controller status`: each component, its version, the namespaces that it watches and its pods. It fails unless the core is there
+/// and all are ready.
 ///
 /// # Errors
 /// The control plane is not installed, or the cluster cannot be read.
@@ -25,10 +26,15 @@ pub async fn status(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<An
     if !found.iter().any(|d| d.name_any() == labels::CORE_MANAGER) {
         return Err(Error::NotInstalled);
     }
-    let mut rows = table(&["COMPONENT", "VERSION", "STATE"]);
+    let mut rows = table(&["COMPONENT", "VERSION", "NAMESPACES", "STATE"]);
     for deployment in &found {
         let state = wait::progress(deployment);
-        rows.add_row(vec![deployment.name_any(), version(deployment), cell(&state)]);
+        rows.add_row(vec![
+            deployment.name_any(),
+            version(deployment),
+            watched(deployment),
+            cell(&state),
+        ]);
     }
     Ok(Answer {
         data: aligned(&rows),
@@ -93,6 +99,19 @@ fn upstream(config: Option<&InferenceProviderConfig>) -> String {
     let invalid = conditions.when_false(condition::SETTINGS_VALID);
     let condition = invalid.or_else(|| conditions.get_condition(condition::UPSTREAM_READY));
     condition.map(|c| c.message.clone()).unwrap_or_default()
+}
+
+/// Namespaces that a component watches. A third party's provider that is not limited by the flag may have its own.
+fn watched(deployment: &Deployment) -> String {
+    let namespaces = manifests::watched_by(deployment);
+    let name = deployment.name_any();
+    if manifests::all_components().iter().any(|c| c.name == name && !c.watches) {
+        "none".to_owned()
+    } else if namespaces.are_all() {
+        "all".to_owned()
+    } else {
+        namespaces.to_string()
+    }
 }
 
 /// Version of a Deployment of the product, by its label.

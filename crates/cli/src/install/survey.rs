@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
@@ -10,13 +11,15 @@ use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
 use runway_api::labels;
 
+use super::args::Step;
 use super::{Error, kinds};
 use crate::terminal::Terminal;
 use runway_client::access::{self, Right};
 use runway_client::change::{Change, Deed, place};
 use runway_client::cluster::{Cluster, only};
 use runway_client::documents::typed;
-use runway_client::manifests::{COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
+use runway_client::manifests::roles::USERS;
+use runway_client::manifests::{AGGREGATE, COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
 use serde_json::json;
 
 /// Field manager of objects from third-party manifests.
@@ -80,14 +83,48 @@ impl<'a> Survey<'a> {
         self.cluster.explain(error, doing.into(), "it").into()
     }
 
+    /// The Deployment of a component, if it is there.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
+    pub async fn deployment(&self, component: &str) -> Result<Option<Deployment>, Error> {
+        let api: Api<Deployment> = Api::namespaced(self.client(), NAMESPACE);
+        let found = api.get_opt(component).await;
+        found.map_err(|e| self.failed(e, format!("read Deployment/{component}")))
+    }
+
+    /// Whether the roles of users are aggregated, or do not exist yet. A user who may not read them lacks other rights, too, which
+    /// are named together.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
+    pub async fn aggregates(&self) -> Result<bool, Error> {
+        let name = format!("{USERS}view");
+        let found = match Api::<ClusterRole>::all(self.client()).get_opt(&name).await {
+            Err(kube::Error::Api(status)) if status.is_forbidden() => None,
+            found => found.map_err(|e| self.failed(e, format!("read ClusterRole/{name}")))?,
+        };
+        let label = |role: ClusterRole| role.labels().get(&format!("{AGGREGATE}view")).cloned();
+        Ok(found.is_none_or(|role| label(role).as_deref() == Some("true")))
+    }
+
+    /// The object of this kind and name as it is in the cluster, if it is part of the product.
+    ///
+    /// # Errors
+    /// The cluster cannot be read.
+    pub async fn ours(&self, object: &DynamicObject) -> Result<Option<DynamicObject>, Error> {
+        let found = self.api(object).await?.get_opt(&object.name_any()).await;
+        let found = found.map_err(|e| self.failed(e, format!("read {}", place(object))))?;
+        Ok(found
+            .filter(|live| live.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_VALUE)))
+    }
+
     /// The version of a component that is there, by its label.
     ///
     /// # Errors
     /// The cluster cannot be read.
     pub async fn version_of(&self, component: &str) -> Result<Option<String>, Error> {
-        let api: Api<Deployment> = Api::namespaced(self.client(), NAMESPACE);
-        let found = api.get_opt(component).await;
-        let found = found.map_err(|e| self.failed(e, format!("read Deployment/{component}")))?;
+        let found = self.deployment(component).await?;
         Ok(found.map(|deployment| {
             let label = deployment.labels().get("app.kubernetes.io/version");
             label.cloned().unwrap_or_else(|| "unknown".to_owned())
@@ -293,11 +330,12 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Every object there of these components, in apply order.
+    /// Every object there of these components that a step applies, in apply order. Roles are found in all namespaces, except in a
+    /// single step, whose user may not be allowed to list them.
     ///
     /// # Errors
     /// The cluster cannot be read.
-    pub async fn labelled(&self, components: &[String]) -> Result<Vec<DynamicObject>, Error> {
+    pub async fn labelled(&self, components: &[String], step: Step) -> Result<Vec<DynamicObject>, Error> {
         let selector = format!(
             "{}={},{COMPONENT_LABEL} in ({})",
             labels::MANAGED_BY,
@@ -305,10 +343,12 @@ impl<'a> Survey<'a> {
             components.join(",")
         );
         let mut all = Vec::new();
+        let of_components = |kind: &str| !kinds::MADE_BY_OTHERS.contains(&kind);
         for (resource, namespaced) in
-            kinds::all().filter(|(resource, _)| !kinds::MADE_BY_OTHERS.contains(&resource.kind.as_str()))
+            kinds::all().filter(|(resource, namespaced)| of_components(&resource.kind) && step.includes(*namespaced))
         {
-            let api = self.api_of(&resource, namespaced, NAMESPACE);
+            let is_anywhere = kinds::IN_WATCHED_NAMESPACES.contains(&resource.kind.as_str()) && step == Step::All;
+            let api = self.api_of(&resource, namespaced && !is_anywhere, NAMESPACE);
             let found = match api.list(&ListParams::default().labels(&selector)).await {
                 Ok(found) => found.items,
                 // A kind that this server does not know.

@@ -105,7 +105,8 @@ impl Usage {
 }
 
 fn sum(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    both(a, b, |a, b| a + b)
+    // Two values near the largest number have an infinite sum.
+    both(a, b, |a, b| a + b).filter(|sum| sum.is_finite())
 }
 
 fn highest(a: Option<f64>, b: Option<f64>) -> Option<f64> {

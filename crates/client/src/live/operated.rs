@@ -107,6 +107,8 @@ async fn actor_diff(
         // Whether the broker has it, only the operator can ask.
         queue: QueueState::Ready { drift: None },
         transports: Arc::new(transports(cluster, &started, &mut notes).await?),
+        tenant: None,
+        is_last: false,
         settings: Arc::new(settings),
         now,
         actor: Arc::new(actor),

@@ -3,6 +3,7 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::DynamicObject;
+use runway_operator::scope::Namespaces;
 
 /// A program of ours: what it needs in a cluster is derived from this.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub struct Component {
     pub program: String,
     /// Whether it is a controller with leader election.
     pub is_controller: bool,
+    /// Whether it watches objects of users, and can be limited to namespaces.
+    pub watches: bool,
     /// Whether its pods have a token of its ServiceAccount.
     pub has_token: bool,
     /// Number of pods. If it is more than one, there is a PodDisruptionBudget.
@@ -34,7 +37,7 @@ pub struct Component {
     pub memory_limit: &'static str,
     /// Ports, in addition to metrics and probes.
     pub ports: Vec<Port>,
-    /// Permissions in all namespaces.
+    /// Permissions in all namespaces, or in those of the installation.
     pub access: Vec<PolicyRule>,
     /// Permissions in its own namespace.
     pub access_in_namespace: Vec<PolicyRule>,
@@ -48,6 +51,8 @@ pub struct Component {
     pub extra: Vec<DynamicObject>,
     /// Optional admission policies that limit its users.
     pub policy: Vec<DynamicObject>,
+    /// Admission policies that require permissions of its users for single fields.
+    pub permissions: Vec<DynamicObject>,
     /// Optional PodMonitors for pods that are not the component's own.
     pub pod_monitors: Vec<DynamicObject>,
 }
@@ -104,6 +109,7 @@ pub enum Origin {
 }
 
 /// Options of an installation.
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     /// Registry of the images, such as `ghcr.io/kubeairunway`.
@@ -116,6 +122,12 @@ pub struct Release {
     pub engine_monitoring: bool,
     /// Whether to install the policies that limit the users of each provider.
     pub policy: bool,
+    /// Whether to install the policies that require permissions of users for single fields.
+    pub permissions: bool,
+    /// Whether the roles of users are aggregated to Kubernetes' own roles view, edit and admin.
+    pub aggregation: bool,
+    /// Namespaces of the installation. If it is not all, controllers have Roles in these instead of permissions everywhere.
+    pub namespaces: Namespaces,
 }
 
 /// Registry of released images.
@@ -138,6 +150,9 @@ impl Default for Release {
             monitoring: false,
             engine_monitoring: false,
             policy: false,
+            permissions: true,
+            aggregation: true,
+            namespaces: Namespaces::default(),
         }
     }
 }
@@ -149,6 +164,7 @@ impl Component {
             name: name.to_owned(),
             program: name.to_owned(),
             is_controller: true,
+            watches: true,
             has_token: true,
             replicas: 1,
             args: Vec::new(),
@@ -166,6 +182,7 @@ impl Component {
             crds: Vec::new(),
             extra: Vec::new(),
             policy: Vec::new(),
+            permissions: super::permissions::of_component(name),
             pod_monitors: Vec::new(),
         }
     }

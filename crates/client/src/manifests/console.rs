@@ -48,6 +48,7 @@ pub fn console(settings: &[String]) -> Component {
     Component {
         program: PROGRAM.to_owned(),
         is_controller: false,
+        watches: false,
         has_token: impersonates,
         folders: SECRETS
             .map(|(name, secret, path)| Folder {

@@ -15,10 +15,24 @@ pub const MODEL_LABEL: &str = "modeldeployment";
 /// Beginning of the names of the PodMonitors.
 const NAME: &str = "kubeairunway-engines";
 
-/// The PodMonitors, for the pods of all namespaces.
-pub(super) fn pod_monitors() -> Vec<DynamicObject> {
+/// Pods of models that have labels in common.
+pub(super) struct ModelPods {
+    /// Suffix of the names of objects that select the pods, such as `-kaito`.
+    pub(super) suffix: String,
+    /// Expressions of a label selector.
+    pub(super) selector: Value,
+    /// Labels with the name of the ModelDeployment.
+    labels: Vec<&'static str>,
+}
+
+/// The pods of all providers. Each pod is in one of these groups only.
+pub(super) fn model_pods() -> Vec<ModelPods> {
     let ours = labels::DEPLOYMENT;
-    let marked = json!([{ "key": ours, "operator": "Exists" }]);
+    let marked = ModelPods {
+        suffix: String::new(),
+        selector: json!([{ "key": ours, "operator": "Exists" }]),
+        labels: vec![ours],
+    };
     let others = super::built_in_providers().into_iter().filter_map(|provider| {
         let own = provider.pod_labels();
         let first = own.first().filter(|_| !own.contains(&ours))?;
@@ -26,11 +40,20 @@ pub(super) fn pod_monitors() -> Vec<DynamicObject> {
             { "key": ours, "operator": "DoesNotExist" },
             { "key": first, "operator": "Exists" },
         ]);
-        Some(pod_monitor(&format!("{NAME}-{}", provider.name()), &selector, &own))
+        Some(ModelPods {
+            suffix: format!("-{}", provider.name()),
+            selector,
+            labels: own,
+        })
     });
-    [pod_monitor(NAME, &marked, &[ours])]
-        .into_iter()
-        .chain(others)
+    [marked].into_iter().chain(others).collect()
+}
+
+/// The PodMonitors, for the pods of all namespaces.
+pub(super) fn pod_monitors() -> Vec<DynamicObject> {
+    let pods = model_pods();
+    pods.iter()
+        .map(|pods| pod_monitor(&format!("{NAME}{}", pods.suffix), &pods.selector, &pods.labels))
         .collect()
 }
 

@@ -26,6 +26,7 @@ pub fn gateway() -> Component {
     let (variables, folders) = transports();
     Component {
         is_controller: false,
+        watches: false,
         variables,
         folders,
         claim: Some(Claim {

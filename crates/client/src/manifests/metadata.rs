@@ -18,6 +18,8 @@ pub const WEBHOOK_SERVICE: &str = "kubeairunway-webhook";
 pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// Oldest minor version of Kubernetes 1 that will do (design 5: CEL in CRDs, server-side apply).
 pub const OLDEST_KUBERNETES: u32 = 26;
+/// Beginning of the label that aggregates a role to one of Kubernetes' own; `true` does, any other value does not.
+pub const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 /// The ConfigMap with `transports.json`, and the Secret with what it refers to, for the AsyncActor operator. Both are the
 /// administrator's, and optional.
 pub const TRANSPORTS: &str = "asya-transports";

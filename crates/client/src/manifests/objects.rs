@@ -1,9 +1,12 @@
 //! Objects of a component.
 
+use kube::ResourceExt as _;
 use kube::core::DynamicObject;
+use runway_operator::scope::{FLAG, Namespaces};
+use serde_json::{Value, json};
 
 use super::component::{Component, Release};
-use super::metadata::object;
+use super::metadata::{AGGREGATE, object};
 use super::pods;
 use super::roles::{self, Identity};
 
@@ -13,7 +16,7 @@ impl Component {
         let mut all = self.first.clone();
         all.extend(self.crds.iter().map(object));
         all.push(roles::service_account(&self.name));
-        all.extend(self.roles(Identity::ServiceAccount));
+        all.extend(self.roles(Identity::ServiceAccount, &release.namespaces));
         all.extend(pods::around(self));
         if release.monitoring {
             all.push(pods::service_monitor(self));
@@ -25,7 +28,10 @@ impl Component {
             all.push(pods::claim(self, claim));
         }
         all.push(pods::deployment(self, release));
-        all.extend(self.extra.clone());
+        all.extend(self.extra.iter().map(|object| chosen(object, release)));
+        if release.permissions {
+            all.extend(self.permissions.clone());
+        }
         if release.policy {
             all.extend(self.policy.clone());
         }
@@ -36,18 +42,51 @@ impl Component {
     /// version does not set itself.
     #[must_use]
     pub fn with_arguments_of(mut self, installed: &[String]) -> Self {
-        let own = pods::arguments(&self);
-        let added = installed.iter().filter(|arg| !own.contains(arg)).cloned();
+        let own = pods::arguments(&self, &Namespaces::default());
+        let is_added = |arg: &&String| !own.contains(arg) && !arg.starts_with(FLAG);
+        let added = installed.iter().filter(is_added).cloned();
         self.args.extend(added);
         self
     }
 
-    /// Roles and role bindings.
-    pub fn roles(&self, identity: Identity) -> Vec<DynamicObject> {
+    /// Roles and role bindings, for all namespaces or for some.
+    pub fn roles(&self, identity: Identity, namespaces: &Namespaces) -> Vec<DynamicObject> {
         let mut everywhere = self.access.clone();
         if matches!(identity, Identity::User) {
             everywhere.extend(self.access_from_outside.clone());
         }
-        roles::of_controller(&self.name, &everywhere, &self.access_in_namespace, identity)
+        let namespaces = if self.watches {
+            namespaces
+        } else {
+            &Namespaces::default()
+        };
+        roles::of_controller(&self.name, &everywhere, &self.access_in_namespace, identity, namespaces)
     }
+}
+
+/// An object with the choices of an installation: whether a role is aggregated, and the namespaces of a webhook.
+fn chosen(object: &DynamicObject, release: &Release) -> DynamicObject {
+    let mut object = object.clone();
+    let labels = object.labels_mut().iter_mut();
+    for (_, value) in labels.filter(|(key, _)| key.starts_with(AGGREGATE)) {
+        *value = release.aggregation.to_string();
+    }
+    if !release.namespaces.are_all() {
+        for webhook in webhooks(&mut object) {
+            webhook["namespaceSelector"] = namespace_selector(&release.namespaces);
+        }
+    }
+    object
+}
+
+/// The webhooks of a configuration.
+fn webhooks(object: &mut DynamicObject) -> impl Iterator<Item = &mut Value> {
+    let webhooks = object.data.get_mut("webhooks").and_then(Value::as_array_mut);
+    webhooks.into_iter().flatten()
+}
+
+/// Selector of namespaces by their names.
+fn namespace_selector(namespaces: &Namespaces) -> Value {
+    let named = json!({ "key": "kubernetes.io/metadata.name", "operator": "In", "values": namespaces.names() });
+    json!({ "matchExpressions": [named] })
 }

@@ -1,6 +1,7 @@
 //! Pods of a component, with Services, PodDisruptionBudget and NetworkPolicy.
 
 use kube::core::DynamicObject;
+use runway_operator::scope::Namespaces;
 use serde_json::{Value, json};
 
 use super::component::{Claim, Component, Content, Folder, Origin, Port, Release};
@@ -104,7 +105,8 @@ pub fn console_from() -> Value {
     json!([labelled(super::console::CLIENTS_LABEL)])
 }
 
-fn labelled(label: &str) -> Value {
+/// Namespaces with a label, as a peer of a NetworkPolicy.
+pub(super) fn labelled(label: &str) -> Value {
     json!({ "namespaceSelector": { "matchLabels": { label: "true" } } })
 }
 
@@ -214,7 +216,7 @@ fn pod(component: &Component, release: &Release) -> Value {
             "name": name,
             "image": release.image(&component.program),
             "imagePullPolicy": "IfNotPresent",
-            "args": arguments(component),
+            "args": arguments(component, &release.namespaces),
             "env": environment(component, release),
             "ports": ports(component),
             "startupProbe": probe("/healthz", 1, 30),
@@ -250,10 +252,11 @@ fn pod(component: &Component, release: &Release) -> Value {
 }
 
 /// Arguments of a component's container. A subcommand comes first.
-pub(super) fn arguments(component: &Component) -> Vec<String> {
+pub(super) fn arguments(component: &Component, namespaces: &Namespaces) -> Vec<String> {
     let own = component.args.iter().cloned();
     let leader = component.is_controller.then(|| "--leader-elect".to_owned());
-    own.chain(leader).collect()
+    let scope = namespaces.argument().filter(|_| component.watches);
+    own.chain(leader).chain(scope).collect()
 }
 
 /// Volume with the cluster's CA certificate and, if the component has one, its token.

@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use runway_api::labels;
 use runway_api::provider_config::SelectionPolicy;
 use runway_provider::{Kind, Provider};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::metadata::{meta, object};
 
@@ -50,31 +50,48 @@ pub fn of_provider(provider: &dyn Provider) -> Vec<DynamicObject> {
             })
         })
         .collect();
-    let name = format!("kubeairunway-{component}");
+    guard(
+        &component,
+        &format!("kubeairunway-{component}"),
+        ("kubeairunway.ai", "modeldeployments"),
+        &json!([{ "name": "provider", "expression": PROVIDER }]),
+        &validations,
+    )
+}
+
+/// A policy that checks each new spec of a kind, given as group and plural, and its binding. Deletion and changes beside the spec
+/// are not checked.
+pub(super) fn guard(
+    component: &str,
+    name: &str,
+    (group, plural): (&str, &str),
+    variables: &Value,
+    validations: &[Value],
+) -> Vec<DynamicObject> {
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
-        "metadata": meta(&component, &name, None),
+        "metadata": meta(component, name, None),
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": { "resourceRules": [{
-                "apiGroups": ["kubeairunway.ai"],
+                "apiGroups": [group],
                 "apiVersions": ["*"],
                 "operations": ["CREATE", "UPDATE"],
-                "resources": ["modeldeployments"],
+                "resources": [plural],
             }]},
             "matchConditions": [
                 { "name": "not-being-deleted", "expression": "!has(object.metadata.deletionTimestamp)" },
                 { "name": "spec-changes", "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec" },
             ],
-            "variables": [{ "name": "provider", "expression": PROVIDER }],
+            "variables": variables,
             "validations": validations,
         },
     });
     let binding = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": meta(&component, &name, None),
+        "metadata": meta(component, name, None),
         "spec": { "policyName": name, "validationActions": ["Deny"] },
     });
     vec![object(&policy), object(&binding)]

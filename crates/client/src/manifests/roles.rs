@@ -5,9 +5,13 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Ro
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::labels;
-use runway_operator::access::rule;
+use runway_operator::access::{by_scope, rule};
+use runway_operator::scope::Namespaces;
 
-use super::metadata::{NAMESPACE, meta, object};
+use super::metadata::{AGGREGATE, NAMESPACE, meta, object};
+
+/// Beginning of the names of the roles of users.
+pub const USERS: &str = "kubeairunway-";
 
 /// Identity of a controller at the API server.
 #[derive(Clone, Copy, Debug)]
@@ -27,18 +31,25 @@ pub(super) fn service_account(controller: &str) -> DynamicObject {
     })
 }
 
-/// The roles of a controller and their bindings.
+/// The roles of a controller and their bindings. If it watches some namespaces only, its ClusterRole is limited to objects without
+/// a namespace, and it has a Role in each of the namespaces.
 pub(super) fn of_controller(
     controller: &str,
     everywhere: &[PolicyRule],
-    in_namespace: &[PolicyRule],
+    in_own: &[PolicyRule],
     identity: Identity,
+    namespaces: &Namespaces,
 ) -> Vec<DynamicObject> {
+    let (everywhere, within) = if namespaces.are_all() {
+        (everywhere.to_vec(), Vec::new())
+    } else {
+        by_scope(everywhere)
+    };
     let mut all = Vec::new();
     if !everywhere.is_empty() {
         let role = ClusterRole {
             metadata: meta(controller, controller, None),
-            rules: Some(everywhere.to_vec()),
+            rules: Some(everywhere),
             ..ClusterRole::default()
         };
         let binding = ClusterRoleBinding {
@@ -48,22 +59,31 @@ pub(super) fn of_controller(
         };
         all.extend([object(&role), object(&binding)]);
     }
-    if !in_namespace.is_empty() {
-        let role = Role {
-            metadata: meta(controller, controller, Some(NAMESPACE)),
-            rules: Some(in_namespace.to_vec()),
-        };
-        let binding = RoleBinding {
-            metadata: meta(controller, controller, Some(NAMESPACE)),
-            role_ref: role_ref("Role", controller),
-            subjects: Some(vec![subject(controller, identity)]),
-        };
-        all.extend([object(&role), object(&binding)]);
+    all.extend(in_one(controller, NAMESPACE, in_own, identity));
+    for namespace in namespaces.names() {
+        all.extend(in_one(controller, namespace.as_str(), &within, identity));
     }
     all
 }
 
-/// Permissions of users, aggregated to Kubernetes' own roles view, edit and admin.
+/// The Role of a controller in a namespace, and its binding.
+fn in_one(controller: &str, namespace: &str, rules: &[PolicyRule], identity: Identity) -> Vec<DynamicObject> {
+    if rules.is_empty() {
+        return Vec::new();
+    }
+    let role = Role {
+        metadata: meta(controller, controller, Some(namespace)),
+        rules: Some(rules.to_vec()),
+    };
+    let binding = RoleBinding {
+        metadata: meta(controller, controller, Some(namespace)),
+        role_ref: role_ref("Role", controller),
+        subjects: Some(vec![subject(controller, identity)]),
+    };
+    vec![object(&role), object(&binding)]
+}
+
+/// Permissions of users, aggregated to Kubernetes' own roles view, edit and admin unless the installation turns it off.
 ///
 /// InferenceProviderConfigs have no namespace: admin's rights on them count only where it is bound in the whole cluster.
 pub(super) fn of_users() -> Vec<DynamicObject> {
@@ -104,12 +124,11 @@ pub(super) fn of_users() -> Vec<DynamicObject> {
 
 fn user_role(of: &str, rules: Vec<PolicyRule>) -> DynamicObject {
     let mut role = ClusterRole {
-        metadata: meta(labels::CORE_MANAGER, &format!("kubeairunway-{of}"), None),
+        metadata: meta(labels::CORE_MANAGER, &format!("{USERS}{of}"), None),
         rules: Some(rules),
         ..ClusterRole::default()
     };
-    let aggregate = format!("rbac.authorization.k8s.io/aggregate-to-{of}");
-    role.labels_mut().insert(aggregate, "true".to_owned());
+    role.labels_mut().insert(format!("{AGGREGATE}{of}"), "true".to_owned());
     object(&role)
 }
 

@@ -1,6 +1,6 @@
 //! The model router in the cluster: `kubeairunway-gateway`, for those who ask for it.
 //!
-//! It may read ModelDeployments, scale them, and ask the API server about callers, and nothing else.
+//! It may read ModelDeployments and Services, scale ModelDeployments, and ask the API server about callers, and nothing else.
 
 use runway_api::labels;
 
@@ -63,6 +63,8 @@ mod tests {
             [
                 "modeldeployments list,watch",
                 "modeldeployments/scale get,update",
+                "services list,watch",
+                "endpointslices list,watch",
                 "tokenreviews create",
                 "subjectaccessreviews create",
             ]

@@ -23,6 +23,7 @@ use runway_api::model_deployment::{ProviderStatus, Scaling};
 use runway_api::{ModelDeployment, ModelDeploymentSpec, ModelDeploymentStatus, labels};
 use runway_http::body::size;
 use runway_http::{Budget, Form, Limits};
+use runway_operator::scope::Namespaces;
 use runway_operator::trace::{Recording, Traces};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -61,16 +62,22 @@ const REVIEWS: Budget = Budget {
     form: Form::Text,
 };
 
-/// Router of the webhooks. `providers` returns the current registered providers. The trace of a new object begins here.
-pub fn router(providers: impl Fn() -> Arc<Providers> + Clone + Send + Sync + 'static, traces: Traces) -> Router {
-    let router = Router::new()
-        .route(MUTATE_PATH, post(async move |body: Bytes| mutate(&body, &traces)))
-        .route(VALIDATE_PATH, post(async move |body: Bytes| check(&body, &providers())));
-    REVIEWS.hold(router)
+/// Router of the webhooks. `providers` returns the current registered providers. Objects in other namespaces than those that are
+/// watched are admitted unchanged. The trace of a new object begins here.
+pub fn router(
+    providers: impl Fn() -> Arc<Providers> + Clone + Send + Sync + 'static,
+    namespaces: Namespaces,
+    traces: Traces,
+) -> Router {
+    let watched = namespaces.clone();
+    let mutate = post(async move |body: Bytes| mutate(&body, &watched, &traces));
+    let check = post(async move |body: Bytes| check(&body, &namespaces, &providers()));
+    REVIEWS.hold(Router::new().route(MUTATE_PATH, mutate).route(VALIDATE_PATH, check))
 }
 
-fn mutate(body: &[u8], traces: &Traces) -> Response {
+fn mutate(body: &[u8], namespaces: &Namespaces, traces: &Traces) -> Response {
     match read(body) {
+        Ok(request) if !request.is_within(namespaces) => reply(allow(request.uid)),
         Ok(request) => {
             // The API server's own validation reports the error in more detail.
             let object = subject(&request).unwrap_or_default();
@@ -82,8 +89,9 @@ fn mutate(body: &[u8], traces: &Traces) -> Response {
     }
 }
 
-fn check(body: &[u8], providers: &Providers) -> Response {
+fn check(body: &[u8], namespaces: &Namespaces, providers: &Providers) -> Response {
     match read(body) {
+        Ok(request) if !request.is_within(namespaces) => reply(allow(request.uid)),
         Ok(request) => reply(validation(&request, providers)),
         Err(Unreadable::Request { uid, violation }) => reply(deny(allow(uid), "", &[violation])),
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
@@ -309,6 +317,13 @@ struct Request<'a> {
     object: Option<&'a RawValue>,
     #[serde(borrow)]
     old_object: Option<&'a RawValue>,
+}
+
+impl Request<'_> {
+    /// Whether the object is in one of these namespaces.
+    fn is_within(&self, namespaces: &Namespaces) -> bool {
+        namespaces.contain(self.namespace.as_deref().unwrap_or_default())
+    }
 }
 
 /// Fields that a request needs for a response.

@@ -4,6 +4,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhook,
     ValidatingWebhookConfiguration,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{ObjectMeta, Resource};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::webhook::Endpoint;
@@ -36,6 +37,7 @@ pub fn mutating(endpoint: &Endpoint) -> MutatingWebhookConfiguration {
             failure_policy: Some(FAILURE_POLICY.to_owned()),
             match_conditions: Some(match_conditions()),
             match_policy: Some("Equivalent".to_owned()),
+            namespace_selector: Some(LabelSelector::default()),
             reinvocation_policy: Some("Never".to_owned()),
             rules: Some(vec![rule()]),
             side_effects: "None".to_owned(),
@@ -56,6 +58,7 @@ pub fn validating(endpoint: &Endpoint) -> ValidatingWebhookConfiguration {
             failure_policy: Some(FAILURE_POLICY.to_owned()),
             match_conditions: Some(match_conditions()),
             match_policy: Some("Equivalent".to_owned()),
+            namespace_selector: Some(LabelSelector::default()),
             rules: Some(vec![rule()]),
             side_effects: "None".to_owned(),
             timeout_seconds: Some(TIMEOUT_SECONDS),

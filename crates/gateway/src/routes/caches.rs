@@ -14,11 +14,14 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 use parking_lot::Mutex;
 use runway_api::{ModelDeployment, labels};
 use runway_operator::controller::Wake;
+use runway_operator::destination::SERVICE_NAME;
 use runway_operator::echo::{Echo, revision};
 use runway_operator::object::{self, Kind};
 use runway_operator::packed::{Packed, Text};
+use runway_operator::process::Process;
+use runway_operator::scope::{Apis, Namespaces};
 use runway_operator::store::{Change, Kinds, Store};
-use runway_operator::watch::{crd, key, noticing, watched};
+use runway_operator::watch::{Guarded, crd, key, noticing, watched};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -31,12 +34,11 @@ use crate::table::Key;
 
 /// Longest wait for a first list.
 const FIRST_LIST: Duration = Duration::from_secs(30);
-/// Label of an EndpointSlice with the name of its Service.
-const OF_SERVICE: &str = "kubernetes.io/service-name";
 
 /// Everything that the routes controller reads, beside the ModelDeployments.
 pub(super) struct Caches {
     client: Client,
+    namespaces: Namespaces,
     settings: Arc<Settings>,
     wake: Wake<Packed<ModelDeployment>>,
     /// The controller's own writes.
@@ -106,19 +108,20 @@ fn without_times(conditions: &mut Value) {
 impl Caches {
     /// Caches that requeue ModelDeployments through `wake`, and show what was written before the watches do.
     pub(super) fn new(
-        client: Client,
+        process: &Process,
         settings: Arc<Settings>,
         wake: Wake<Packed<ModelDeployment>>,
         written: Arc<Echo<DynamicObject>>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            client,
+            client: process.client.clone(),
+            namespaces: process.namespaces.clone(),
             settings,
             wake,
             written,
             kinds: Kinds::new(FIRST_LIST),
             services: Store::by_name(),
-            slices: Store::by_label(OF_SERVICE),
+            slices: Store::by_label(SERVICE_NAME),
             claims: Arc::default(),
             changes: watch::Sender::new(()),
         })
@@ -134,11 +137,11 @@ impl Caches {
                 let selector = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE);
                 watcher::Config::default().labels(&selector)
             };
-            let services = watched::<Service>(Api::all(self.client.clone()), ours());
+            let services = watched::<Service>(self.namespaces.apis(&self.client), ours());
             let wake = self.wake.clone();
             let changed = move |change: &Change<'_, Front>| wake.call(change.namespace, &change.kept.deployment);
             tasks.spawn(self.services.clone().follow(services, Front::of, changed));
-            let slices = watched::<EndpointSlice>(Api::all(self.client.clone()), ours());
+            let slices = watched::<EndpointSlice>(self.namespaces.apis(&self.client), ours());
             let wake = self.wake.clone();
             let changed = move |change: &Change<'_, Slice>| wake.call(change.namespace, &change.kept.deployment);
             tasks.spawn(self.slices.clone().follow(slices, Slice::of, changed));
@@ -268,15 +271,15 @@ impl Caches {
 
     /// Of Gateways, only the one that is named. Routes and pools of other owners are watched, because they may have the name of a
     /// ModelDeployment.
-    fn scope(&self, kind: Kind) -> (Api<runway_operator::watch::Guarded<DynamicObject>>, watcher::Config) {
+    fn scope(&self, kind: Kind) -> (Apis<Guarded<DynamicObject>>, watcher::Config) {
         let all = watcher::Config::default();
         match self.settings.gateway().filter(|_| kind == GATEWAY) {
             Some(gateway) => {
                 let only = all.fields(&format!("metadata.name={}", gateway.name));
                 let api = Api::namespaced_with(self.client.clone(), gateway.namespace.as_ref(), &kind.resource());
-                (api, only)
+                (Apis::one(api), only)
             }
-            None => (Api::all_with(self.client.clone(), &kind.resource()), all),
+            None => (self.namespaces.apis_of(&self.client, &kind.resource()), all),
         }
     }
 }

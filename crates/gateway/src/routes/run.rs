@@ -32,10 +32,11 @@ pub async fn run(process: Process, settings: Settings) {
     let routes_listed = process.health.waits_for("the lists of HTTPRoutes and InferencePools");
     let events = Events::start(client.clone(), labels::GATEWAY_MANAGER);
     let executor = Executor::new(client.clone(), labels::GATEWAY_MANAGER, labels::FINALIZER, events)
-        .traced(process.traces.clone());
+        .traced(process.traces.clone())
+        .within(&process.namespaces);
     let (wake, woken) = controller::wake();
     let settings = Arc::new(settings);
-    let caches = Caches::new(client.clone(), settings.clone(), wake, executor.children.clone());
+    let caches = Caches::new(&process, settings.clone(), wake, executor.children.clone());
     let mut tasks = JoinSet::new();
     tokio::select! {
         () = caches.start(&mut tasks) => routes_listed.done(),

@@ -22,7 +22,7 @@ use kube::{Api, CustomResourceExt as _};
 use parking_lot::Mutex;
 use runway_api::ModelDeployment;
 use runway_gateway::engine::loopback;
-use runway_gateway::{Args, run_on};
+use runway_gateway::{AUDIENCE, Args, run_on};
 use runway_http::Limits;
 use runway_operator::process::Process;
 use runway_operator::trace::Traces;
@@ -74,7 +74,7 @@ impl World {
             let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": "default" });
             self.role(name, &json!([rule]), &subject).await?;
         }
-        token(&self.admin, "default", name, &[]).await
+        token(&self.admin, "default", name, &[AUDIENCE]).await
     }
 
     pub fn models(&self, namespace: &str) -> Api<ModelDeployment> {
@@ -250,6 +250,28 @@ pub async fn closing_engine() -> Result<(u16, Arc<AtomicUsize>)> {
     Ok((port, closed))
 }
 
+/// An engine that lists a model, and responds to every other request at once, without reading its body and without an end.
+pub async fn unreading_engine() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let port = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        let mut responding = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 512];
+            let length = stream.read(&mut request).await.unwrap_or_default();
+            if request[..length].starts_with(b"GET ") {
+                let list = r#"{"data":[{"id":"unreading"}]}"#;
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{list}", list.len());
+                let _ = stream.write_all(answer.as_bytes()).await;
+            } else {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n").await;
+                responding.push(stream);
+            }
+        }
+    });
+    Ok(port)
+}
+
 async fn list(State(seen): State<Arc<Seen>>) -> axum::Json<Value> {
     seen.listed.fetch_add(1, Ordering::SeqCst);
     axum::Json(json!({ "object": "list", "data": [{ "id": seen.name }] }))
@@ -262,6 +284,12 @@ async fn chat(State(seen): State<Arc<Seen>>, headers: HeaderMap, body: Bytes) ->
     let part = |bytes: usize| Bytes::from(vec![b'x'; bytes]);
     match asked.get("prompt").and_then(Value::as_str) {
         Some("endless") => streamed(&seen, part(16 * 1024), usize::MAX, Duration::ZERO),
+        Some("drip") => streamed(
+            &seen,
+            Bytes::from_static(b"data: {}\n\n"),
+            usize::MAX,
+            Duration::from_millis(50),
+        ),
         Some("slow") => streamed(&seen, part(8), 10, Duration::from_millis(50)),
         Some("breaks") => {
             let first = futures::stream::once(async { Ok(Bytes::from_static(b"first")) });

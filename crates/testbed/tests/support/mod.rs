@@ -29,6 +29,7 @@ use runway_llama_stack_operator::settings::Settings;
 use runway_operator::client::ClientArgs;
 use runway_operator::lease::Leadership;
 use runway_operator::process::Process;
+use runway_operator::scope::Namespaces;
 use runway_operator::services::Services;
 use runway_operator::trace::Traces;
 use runway_operator::webhook::Endpoint;
@@ -50,6 +51,8 @@ pub struct Bed<C = Box<ControlPlane>> {
     pub cluster: C,
     pub admin: Client,
     webhook_port: u16,
+    /// Namespaces that controllers watch, and in which they have their permissions.
+    namespaces: Namespaces,
 }
 
 /// A controller that runs in this process. Dropping it is a kill: nothing is said goodbye to.
@@ -137,7 +140,17 @@ impl Bed {
             ..Options::default()
         })
         .await?;
-        Self::on(Box::new(cluster), webhooks).await
+        Self::on(Box::new(cluster), webhooks, Namespaces::default()).await
+    }
+
+    /// An installation for these namespaces, which are created, with the CRDs of all built-in providers.
+    pub async fn start_within(namespaces: &str) -> Result<Self> {
+        let cluster = ControlPlane::start(Options {
+            crds: Upstream::All.crds()?,
+            ..Options::default()
+        })
+        .await?;
+        Self::on(Box::new(cluster), true, namespaces.parse()?).await
     }
 }
 
@@ -149,22 +162,27 @@ impl Bed<Node> {
             ..Options::default()
         })
         .await?;
-        Self::on(node, true).await
+        Self::on(node, true, Namespaces::default()).await
     }
 }
 
 impl<C: Deref<Target = ControlPlane>> Bed<C> {
     /// On a control plane that has the CRDs.
-    async fn on(cluster: C, webhooks: bool) -> Result<Self> {
+    async fn on(cluster: C, webhooks: bool, namespaces: Namespaces) -> Result<Self> {
         let admin = cluster.client("test-admin", &["system:masters"]).await?;
         let webhook_port = runway_testbed::free_port()?;
         let bed = Self {
             cluster,
             admin,
             webhook_port,
+            namespaces,
         };
+        for namespace in bed.namespaces.names() {
+            bed.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }))
+                .await?;
+        }
         let endpoint = Endpoint::Url(format!("https://127.0.0.1:{webhook_port}"));
-        let mut objects = manifests::objects(&endpoint, Identity::User);
+        let mut objects = manifests::objects(&endpoint, Identity::User, &bed.namespaces);
         objects.extend(manifests::provider_roles(
             &deployment_provider::DeploymentProvider,
             Identity::User,
@@ -222,7 +240,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     ) -> Result<Running> {
         let client = self.cluster.client(labels::CORE_MANAGER, &[]).await?;
         let shutdown = CancellationToken::new();
-        let process = process(client, shutdown.clone());
+        let process = self.within(process(client, shutdown.clone()));
         let registry = Arc::new(Registry::default());
         let args = WebhookArgs {
             webhook_address: ([127, 0, 0, 1], port).into(),
@@ -240,6 +258,14 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
             runway_core::run(process, registry, selector_enabled).await;
             let _ = admission.await;
         }))
+    }
+
+    /// A process that watches the namespaces of this installation.
+    fn within(&self, process: Process) -> Process {
+        Process {
+            namespaces: self.namespaces.clone(),
+            ..process
+        }
     }
 
     /// The Llama Stack operator.
@@ -298,9 +324,8 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     }
 
     /// The AsyncActor operator as a replica that leads on request. Queues are left to sidecars: no broker runs here.
-    pub async fn asya_led_by(&self, leadership: Leadership, transports: &str) -> Result<Running> {
+    pub async fn asya_led_by(&self, leadership: Leadership, args: runway_asya_operator::Args) -> Result<Running> {
         let client = self.cluster.client(labels::ASYA_MANAGER, &[]).await?;
-        let args = asya_args(transports);
         let shutdown = CancellationToken::new();
         let process = led_by(leadership)(client, shutdown.clone());
         Ok(Running::spawn(shutdown, async move {
@@ -354,7 +379,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
             .client(&labels::provider_manager(provider.name()), &[])
             .await?;
         let shutdown = CancellationToken::new();
-        let process = process(client, shutdown.clone());
+        let process = self.within(process(client, shutdown.clone()));
         // No pod runs here, so no endpoint could answer.
         self.run_provider(provider, process, shutdown, false).await
     }

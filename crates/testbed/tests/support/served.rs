@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
+use runway_operator::audit::AuditArgs;
 use runway_operator::client::ClientArgs;
 use runway_testbed::ControlPlane;
 use runway_web::server::{Console, LoginOptions, Options};
@@ -43,6 +44,7 @@ impl Served {
         let options = Options {
             address: "127.0.0.1:0".parse()?,
             login,
+            audit: AuditArgs::default(),
         };
         let kubeconfig = Some(cluster.kubeconfig(user, groups)?);
         let client = ClientArgs {

@@ -29,6 +29,7 @@ use jiff::Timestamp;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use runway_api::condition::shorten;
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
 use serde::Deserialize;
@@ -50,6 +51,8 @@ pub use identity::{ClaimNames, Identity, Impersonation, Nobody};
 pub const CALLBACK: &str = "/login/callback";
 /// Largest difference between two clocks.
 const SKEW: Duration = Duration::from_mins(1);
+/// Longest message of a parser, in bytes: it may repeat what it has read.
+const LONGEST_WHY: usize = 300;
 /// New keys of the issuer are fetched no more often.
 const KEYS_PAUSE: Duration = Duration::from_secs(10);
 /// Scope that is always requested.
@@ -329,56 +332,9 @@ impl Issuer {
 
     /// The claims of an ID token that the issuer has signed, for this console, and not long ago.
     async fn verify(&self, token: &str) -> Result<Map<String, Value>, Error> {
-        let header = decode_header(token).map_err(|error| Error::Token(self.why(&error)))?;
+        let header = decode_header(token).map_err(|error| self.settings.invalid(&error))?;
         let key = self.key(header.kid.as_deref(), header.alg).await?;
-        let mut wanted = Validation::new(header.alg);
-        wanted.leeway = SKEW.as_secs();
-        wanted.validate_nbf = true;
-        wanted.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-        wanted.set_issuer(&[&self.settings.issuer]);
-        wanted.set_audience(&[&self.settings.client_id]);
-        let claims = decode::<Map<String, Value>>(token, &key, &wanted)
-            .map_err(|error| Error::Token(self.why(&error)))?
-            .claims;
-        if claims
-            .get("azp")
-            .is_some_and(|party| party != self.settings.client_id.as_str())
-        {
-            return Err(Error::Token(self.why(&ErrorKind::InvalidAudience.into())));
-        }
-        let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or_default();
-        let now = clock::now().as_second() + SKEW.as_secs().cast_signed();
-        #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are far below 2^52")]
-        if issued > now as f64 {
-            return Err(Error::Token(self.why(&ErrorKind::ImmatureSignature.into())));
-        }
-        Ok(claims)
-    }
-
-    /// Problem of a token, as text.
-    fn why(&self, error: &jsonwebtoken::errors::Error) -> String {
-        match error.kind() {
-            ErrorKind::ExpiredSignature => {
-                "it has expired (check the clocks of this console and of the issuer)".to_owned()
-            }
-            ErrorKind::ImmatureSignature => {
-                "it is not valid yet (check the clocks of this console and of the issuer)".to_owned()
-            }
-            ErrorKind::InvalidAudience => format!(
-                "its audience is not '{}' (check --oidc-client-id)",
-                self.settings.client_id
-            ),
-            ErrorKind::InvalidIssuer => format!("its issuer is not {}", self.settings.issuer),
-            ErrorKind::InvalidSignature => "invalid signature".to_owned(),
-            ErrorKind::MissingRequiredClaim(claim) => format!("claim '{claim}' is missing"),
-            ErrorKind::Json(error) => format!("its header or claims cannot be read: {error}"),
-            ErrorKind::InvalidAlgorithm => "its algorithm is not that of the issuer's key".to_owned(),
-            ErrorKind::InvalidClaimFormat(claim) => format!("claim '{claim}' has the wrong type"),
-            ErrorKind::InvalidToken | ErrorKind::Base64(_) | ErrorKind::Utf8(_) => {
-                "it is not a signed JSON Web Token".to_owned()
-            }
-            _ => error.to_string(),
-        }
+        self.settings.read(token, header.alg, &key)
     }
 
     /// The issuer's key of that name. One that is not known may be new.
@@ -447,6 +403,72 @@ impl Issuer {
     }
 }
 
+impl Settings {
+    /// The claims of an ID token that is signed with a key, for this console, and not long ago.
+    fn read(&self, token: &str, algorithm: Algorithm, key: &DecodingKey) -> Result<Map<String, Value>, Error> {
+        let mut wanted = Validation::new(algorithm);
+        wanted.leeway = SKEW.as_secs();
+        wanted.validate_nbf = true;
+        wanted.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        wanted.set_issuer(&[&self.issuer]);
+        wanted.set_audience(&[&self.client_id]);
+        let claims = decode::<Map<String, Value>>(token, key, &wanted)
+            .map_err(|error| self.invalid(&error))?
+            .claims;
+        if claims.get("azp").is_some_and(|party| party != self.client_id.as_str()) {
+            return Err(self.invalid(&ErrorKind::InvalidAudience.into()));
+        }
+        let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or_default();
+        let now = clock::now().as_second() + SKEW.as_secs().cast_signed();
+        #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are far below 2^52")]
+        if issued > now as f64 {
+            return Err(self.invalid(&ErrorKind::ImmatureSignature.into()));
+        }
+        Ok(claims)
+    }
+
+    /// Problem of a token.
+    fn invalid(&self, error: &jsonwebtoken::errors::Error) -> Error {
+        Error::Token(match error.kind() {
+            ErrorKind::ExpiredSignature => {
+                "it has expired (check the clocks of this console and of the issuer)".to_owned()
+            }
+            ErrorKind::ImmatureSignature => {
+                "it is not valid yet (check the clocks of this console and of the issuer)".to_owned()
+            }
+            ErrorKind::InvalidAudience => format!("its audience is not '{}' (check --oidc-client-id)", self.client_id),
+            ErrorKind::InvalidIssuer => format!("its issuer is not {}", self.issuer),
+            ErrorKind::InvalidSignature => "invalid signature".to_owned(),
+            ErrorKind::MissingRequiredClaim(claim) => format!("claim '{claim}' is missing"),
+            ErrorKind::Json(error) => {
+                format!(
+                    "its header or claims cannot be read: {}",
+                    shorten(error.to_string(), LONGEST_WHY)
+                )
+            }
+            ErrorKind::InvalidAlgorithm => "its algorithm is not that of the issuer's key".to_owned(),
+            ErrorKind::InvalidClaimFormat(claim) => format!("claim '{claim}' has the wrong type"),
+            ErrorKind::InvalidToken | ErrorKind::Base64(_) | ErrorKind::Utf8(_) => {
+                "it is not a signed JSON Web Token".to_owned()
+            }
+            _ => error.to_string(),
+        })
+    }
+}
+
+/// The claims of an ID token that one of the issuer's keys has signed, in the form of a JSON Web Key Set.
+///
+/// # Errors
+/// The token or the keys cannot be read, or the token is not for this console.
+pub fn claims(settings: &Settings, token: &str, keys: &[u8]) -> Result<Map<String, Value>, Error> {
+    signature::install();
+    let header = decode_header(token).map_err(|error| settings.invalid(&error))?;
+    let set = parse(&settings.issuer, keys)?;
+    let key = choose(&set, header.kid.as_deref(), header.alg);
+    let key = key.ok_or_else(|| Error::Token("it is signed with an unknown key".to_owned()))?;
+    settings.read(token, header.alg, &key)
+}
+
 fn tokens(id_token: String, claims: Map<String, Value>, refresh_token: Option<String>) -> Result<Tokens, Error> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -494,7 +516,7 @@ fn check_place(place: &str) -> Result<(), String> {
 fn parse<T: DeserializeOwned>(place: &str, body: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(body).map_err(|error| Error::Malformed {
         place: place.to_owned(),
-        why: error.to_string(),
+        why: shorten(error.to_string(), LONGEST_WHY),
     })
 }
 

@@ -20,7 +20,7 @@ use crate::sessions::Session;
 pub const MANAGER: &str = "kubeairunway-console";
 
 /// The parts of the console whose objects can be paused and deleted: how their addresses begin, what they are called.
-const PARTS: [(&str, &str, Kind); 3] = [
+pub(crate) const PARTS: [(&str, &str, Kind); 3] = [
     ("deployments", "Models", Kind::ModelDeployment),
     ("actors", "Actors", Kind::AsyncActor),
     ("stacks", "Llama Stack", Kind::LlamaStackDistribution),

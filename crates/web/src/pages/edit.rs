@@ -22,8 +22,8 @@ use runway_client::text::{self, Format};
 use runway_client::why::{self, Why};
 use runway_core::admission::{apply_defaults, validate};
 use runway_core::providers::Providers;
-use runway_operator::clock;
 use runway_operator::telemetry::chain;
+use runway_operator::{audit, clock};
 use serde_json::{Value, json};
 
 use super::actions::MANAGER;
@@ -113,6 +113,9 @@ impl<'a> Draft<'a> {
     async fn answer(mut self, sent: Pairs) -> Response {
         let check_fit = sent.get("then") == Some("fit");
         let preview = check_fit || sent.get("then") == Some("preview");
+        if preview {
+            audit::only_reads();
+        }
         self.fill(sent);
         let mut code = StatusCode::UNPROCESSABLE_ENTITY;
         // The dry run comes first; the change is sent only if it succeeds.
@@ -185,6 +188,7 @@ impl<'a> Draft<'a> {
             form::mark(&mut self.faults, "", &invalid.to_string());
             StatusCode::UNPROCESSABLE_ENTITY
         })?;
+        audit::object("ModelDeployment", &namespace, &name);
         let api = self.session.lens.cluster().api(Kind::ModelDeployment, Some(&namespace));
         let field_manager = Some(MANAGER.to_owned());
         let sent = match &self.live {

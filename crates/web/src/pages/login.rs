@@ -63,7 +63,8 @@ fn refuse(app: &App, refused: &Refused) -> Response {
     form(app, status, refused.to_string())
 }
 
-fn onward(heading: &str, url: &str) -> Response {
+/// A page that leads on to another.
+pub fn onward(heading: &str, url: &str) -> Response {
     let style = asset_path("console.css");
     refusal::html(&Onward { style, heading, url })
 }

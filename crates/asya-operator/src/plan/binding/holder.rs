@@ -5,15 +5,32 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 use kube::core::{DynamicObject, ObjectMeta};
 use runway_api::labels;
+use runway_operator::json;
 use runway_operator::plan::{Apply, Edit};
 use serde_json::{Value, json};
 
+use crate::names;
 use crate::object::Key;
 use crate::observe::Observed;
 use crate::plan::part::Part;
 use crate::plan::{fields, objects};
 use crate::request::{RUNTIME, SIDECAR};
 use crate::targets::INFERENCE_SERVICE;
+
+/// Addition to the pods of a target.
+pub(super) struct Addition {
+    pub(super) pair: [Value; 2],
+    pub(super) volumes: Vec<Value>,
+}
+
+impl Addition {
+    pub(super) fn hash(&self) -> String {
+        if self.volumes.is_empty() {
+            return json::hash(&self.pair);
+        }
+        json::hash(&(&self.pair, &self.volumes))
+    }
+}
 
 /// The live object, if it holds the containers.
 pub(in crate::plan) fn held<'a>(seen: &'a Observed, holder: &Key) -> Option<&'a DynamicObject> {
@@ -85,12 +102,13 @@ pub(super) fn parent_edit(
     seen: &Observed,
     holder: &Key,
     live: &DynamicObject,
-    with: Option<(&[Value; 2], &str)>,
+    with: Option<(&Addition, &str)>,
 ) -> Edit {
-    let there = live
-        .data
-        .pointer("/spec/predictor/containers")
-        .and_then(Value::as_array);
+    let in_predictor = |name: &str| {
+        let list = live.data.pointer(&format!("/spec/predictor/{name}"));
+        list.and_then(Value::as_array)
+    };
+    let there = in_predictor("containers");
     let recorded = live.annotations().get(labels::ASYA_ADDED);
     let made_list = recorded.map_or_else(|| there.is_none(), |r| r == "list");
     let mut list: Vec<Value> = there
@@ -99,9 +117,13 @@ pub(super) fn parent_edit(
         .filter(|c| c["name"] != SIDECAR && c["name"] != RUNTIME)
         .cloned()
         .collect();
+    let mut volumes: Vec<Value> = in_predictor("volumes").into_iter().flatten().cloned().collect();
+    let before = volumes.clone();
+    volumes.retain(|volume| volume["name"] != names::CREDENTIALS);
     let annotations = match with {
-        Some((pair, hash)) => {
-            list.extend(pair.iter().cloned());
+        Some((addition, hash)) => {
+            volumes.extend(addition.volumes.iter().cloned());
+            list.extend(addition.pair.iter().cloned());
             let mut marks = json!(marks(seen, hash));
             marks[labels::ASYA_ADDED] = json!(if made_list { "list" } else { "items" });
             marks
@@ -115,13 +137,21 @@ pub(super) fn parent_edit(
     } else {
         list.into()
     };
+    let mut predictor = json!({"containers": containers});
+    if volumes != before {
+        predictor["volumes"] = if volumes.is_empty() {
+            Value::Null
+        } else {
+            volumes.into()
+        };
+    }
     Edit {
         resource: objects::resource(seen, holder),
         namespace: seen.namespace(),
         name: holder.name.clone(),
         patch: json!({
             "metadata": {"resourceVersion": live.resource_version(), "annotations": annotations},
-            "spec": {"predictor": {"containers": containers}},
+            "spec": {"predictor": predictor},
         }),
         note: None,
     }

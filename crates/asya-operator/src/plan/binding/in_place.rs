@@ -11,9 +11,10 @@ use runway_operator::json;
 use runway_operator::plan::{Apply, Edit, Note};
 use serde_json::{Value, json};
 
-use super::holder::{self, bare, held, marks, parent_edit};
+use super::holder::{self, Addition, bare, held, marks, parent_edit};
 use super::proxy::{self, Binding};
 use super::release;
+use crate::names;
 use crate::object::Key;
 use crate::observe::Observed;
 use crate::plan::conflict::{self, Judged, Sight, Verdict};
@@ -56,7 +57,7 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
         let failure = Part::fails(seen, RUNTIME_INJECTED, ActorReason::AlreadyManaged, message);
         return outcome(released.into_iter().chain([failure]).collect());
     }
-    let insertion = match Insertion::new(seen, place.strategy, holder, live, &binding.pair(url, None)) {
+    let insertion = match Insertion::new(seen, place.strategy, holder, live, &binding.addition(url)) {
         Ok(insertion) => insertion,
         Err(message) => {
             return outcome(vec![Part::fails(
@@ -254,9 +255,10 @@ impl Insertion {
         strategy: Strategy,
         key: &Key,
         live: &DynamicObject,
-        pair: &[Value; 2],
+        addition: &Addition,
     ) -> Result<Self, String> {
-        let hash = json::hash(pair);
+        let Addition { pair, volumes } = addition;
+        let hash = addition.hash();
         let spec = if strategy == Strategy::ParentSpec {
             "/spec/predictor"
         } else {
@@ -274,18 +276,26 @@ impl Insertion {
                 "{key} has a container named {name} that the operator did not add: rename it, or set binding.strategy to Proxy"
             ));
         }
+        let is_other = |found: &Value| {
+            found["name"] == names::CREDENTIALS && !volumes.iter().any(|volume| json::contains(found, volume))
+        };
+        if !is_held && list("volumes").into_iter().flatten().any(is_other) {
+            return Err(format!(
+                "{key} has a volume named {} that the operator did not add: rename it, or set binding.strategy to Proxy",
+                names::CREDENTIALS
+            ));
+        }
         if strategy == Strategy::ParentSpec {
-            let ours_are_there = pair.iter().all(|c| {
-                there
-                    .into_iter()
-                    .flatten()
-                    .any(|found| found["name"] == c["name"] && json::contains(found, c))
-            });
+            let has = |list: Option<&Vec<Value>>, wanted: &Value| {
+                let mut found = list.into_iter().flatten();
+                found.any(|found| found["name"] == wanted["name"] && json::contains(found, wanted))
+            };
+            let ours_are_there = pair.iter().all(|c| has(there, c)) && volumes.iter().all(|v| has(list("volumes"), v));
             let marked = live.annotations().get(labels::ASYA_BOUND_HASH) == Some(&hash);
             return Ok(Self {
                 intact: ours_are_there && marked && is_held,
                 write: Part {
-                    edit: Some(parent_edit(seen, key, live, Some((pair, &hash)))),
+                    edit: Some(parent_edit(seen, key, live, Some((addition, &hash)))),
                     ..Part::default()
                 },
                 hash,
@@ -298,6 +308,9 @@ impl Insertion {
             "metadata": {"labels": {labels::ASYA_ACTOR: seen.name()}},
             "spec": {"containers": pair},
         }}});
+        if !volumes.is_empty() {
+            wanted.data["spec"]["template"]["spec"]["volumes"] = json!(volumes);
+        }
         Ok(Self {
             intact: is_held && fields::is_intact(live, &wanted),
             write: Part {

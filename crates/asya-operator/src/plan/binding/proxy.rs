@@ -5,6 +5,7 @@ use runway_api::async_actor::{BindingStatus, RUNTIME_INJECTED, Strategy};
 use runway_api::condition::yes;
 use serde_json::{Value, json};
 
+use super::holder::Addition;
 use crate::names;
 use crate::object::Key;
 use crate::observe::Observed;
@@ -33,6 +34,19 @@ impl Binding<'_> {
             containers::bound_runtime(self.request, &self.bound.runtime, url),
             containers::sidecar(self.request, sidecar, self.transport, &self.seen.settings, meeting),
         ]
+    }
+
+    /// The two containers and their volumes, for the pods of a target.
+    pub(super) fn addition(&self, url: &str) -> Addition {
+        Addition {
+            pair: self.pair(url, None),
+            volumes: self.volumes(),
+        }
+    }
+
+    /// The volumes of the two containers.
+    pub(super) fn volumes(&self) -> Vec<Value> {
+        containers::credentials(self.transport).into_iter().collect()
     }
 
     /// The status of the binding before anything is put into the target.
@@ -80,6 +94,7 @@ pub(super) fn plan(binding: &Binding<'_>, resolved: &Resolved, status: &BindingS
             "tolerations": bound.proxy.tolerations,
             "terminationGracePeriodSeconds": grace,
             "containers": binding.pair(&resolved.url, Some(grace)),
+            "volumes": binding.volumes(),
         },
     }));
     let body = standalone::workload_body(seen, request, &key, &template, 1);

@@ -161,6 +161,8 @@ fn planned(actor: &AsyncActor, state: &State, actors: &Actors, now: Timestamp) -
         rivals: others.filter_map(|other| Rival::of(&other)).map(Arc::new).collect(),
         queue: QueueState::Unknown,
         transports: actors.transports.clone(),
+        tenant: None,
+        is_last: false,
         settings: Arc::new(Settings {
             sidecar_image: actors.sidecar_image.clone(),
             gateway_url: None,

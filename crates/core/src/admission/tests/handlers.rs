@@ -18,7 +18,9 @@ async fn post(path: &str, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
         .header("content-type", "application/json")
         .body(body.into())
         .unwrap();
-    let response = router(move || registered.clone(), Traces::default())
+    // The namespace of `review`.
+    let namespaces = "n".parse().unwrap();
+    let response = router(move || registered.clone(), namespaces, Traces::default())
         .oneshot(request)
         .await
         .unwrap();
@@ -61,6 +63,22 @@ async fn answer(path: &str, review: &Value) -> Value {
     );
     assert_eq!(answer["response"]["uid"], review["request"]["uid"]);
     answer["response"].clone()
+}
+
+#[tokio::test]
+async fn objects_in_namespaces_that_are_not_watched_are_admitted_unchanged() {
+    let invalid = json!({"object": object(json!({"model": {"id": "org/model"}}))});
+    for path in [MUTATE_PATH, VALIDATE_PATH] {
+        let mut review = review(invalid.clone());
+        let here = answer(path, &review).await;
+        assert!(here["patch"].is_string() || here["allowed"] == false, "{here}");
+        review["request"]["namespace"] = json!("elsewhere");
+        let elsewhere = answer(path, &review).await;
+        assert!(
+            elsewhere["patch"].is_null() && elsewhere["allowed"] == true,
+            "{elsewhere}"
+        );
+    }
 }
 
 /// A manifest without the number of replicas, sent as a whole, must not undo what an autoscaler wrote.

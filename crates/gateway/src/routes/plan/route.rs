@@ -15,6 +15,9 @@ use super::status::{Outcome, refused};
 use crate::routes::kinds::{self, Answer, GATEWAY, HEADER, HTTP_ROUTE, Verdict};
 use crate::routes::settings::{GatewayName, Settings};
 
+/// Prefix of the paths of inference. Engines serve metrics and management beside it, for which the Gateway asks for no right.
+const PATH: &str = "/v1";
+
 /// The desired route, compared with the live one, which must be ours.
 pub(super) fn wanted(
     md: &ModelDeployment,
@@ -33,7 +36,7 @@ pub(super) fn wanted(
         }],
         "rules": [{
             "matches": [{
-                "path": { "type": "PathPrefix", "value": "/" },
+                "path": { "type": "PathPrefix", "value": PATH },
                 "headers": [{ "type": "Exact", "name": HEADER, "value": model }],
             }],
             "backendRefs": [backend],

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
 use kube::ResourceExt;
 use runway_api::labels;
+use runway_operator::access::by_scope;
 use runway_operator::kubelet;
 use serde_json::json;
 
@@ -261,19 +262,21 @@ fn roles(observed: &Observed) -> Judged {
     let (cluster_roles, bindings) = (observed.cluster_roles()?, observed.cluster_role_bindings()?);
     let (roles, role_bindings) = (observed.roles()?, observed.role_bindings()?);
     let in_ours = |namespace: Option<String>| namespace.as_deref() == Some(NAMESPACE);
-    let find = |(component, _): &(&Component, &Deployment)| {
+    let find = |(component, deployment): &(&Component, &Deployment)| {
         let name = component.name.as_str();
+        let needed = if manifests::watched_by(deployment).are_all() {
+            component.access.clone()
+        } else {
+            by_scope(&component.access).0
+        };
         let everywhere = cluster_roles.iter().find(|r| r.name_any() == name);
-        let lacking = lacks(
-            &component.access,
-            everywhere.map(|r| r.rules.as_deref().unwrap_or_default()),
-        )
-        .map(|what| (format!("ClusterRole {name}"), what));
+        let lacking = lacks(&needed, everywhere.map(|r| r.rules.as_deref().unwrap_or_default()))
+            .map(|what| (format!("ClusterRole {name}"), what));
         let bound = bindings
             .iter()
             .find(|b| b.name_any() == name)
             .map(|b| (&b.role_ref, &b.subjects));
-        let unbound = is_unbound(name, "ClusterRole", &component.access, bound);
+        let unbound = is_unbound(name, "ClusterRole", &needed, bound);
         let here = roles.iter().find(|r| r.name_any() == name && in_ours(r.namespace()));
         let lacking_here = lacks(
             &component.access_in_namespace,

@@ -46,10 +46,10 @@ pub(super) const CHECKS: &[Check] = &[
     },
     Check {
         id: "policy-provider",
-        title: "provider policies are enforced",
-        looks_at: "Each installed ValidatingAdmissionPolicy for a provider has a binding, and its expressions compile.",
-        remedy: "kubeairunway controller install --provider-policy",
-        judge: Some(provider_policies),
+        title: "policies for users are enforced",
+        looks_at: "Each installed ValidatingAdmissionPolicy for permissions of users or for a provider has a binding, and its expressions compile.",
+        remedy: "kubeairunway controller upgrade",
+        judge: Some(user_policies),
     },
     Check {
         id: "metrics-services",
@@ -207,11 +207,11 @@ fn binding_policy(observed: &Observed) -> Judged {
     Ok(Vec::new())
 }
 
-fn provider_policies(observed: &Observed) -> Judged {
+fn user_policies(observed: &Observed) -> Judged {
     policies_are_known(observed)?;
     let ours = |p: &&DynamicObject| p.name_any().starts_with("kubeairunway-");
     let policies: Vec<&DynamicObject> = observed.others("ValidatingAdmissionPolicy")?.filter(ours).collect();
-    unless_none(&policies, "provider policies")?;
+    unless_none(&policies, "policies for users")?;
     let mut findings = Vec::new();
     for policy in policies {
         let name = policy.name_any();
