@@ -285,7 +285,7 @@ mod tests {
         };
         let said = chosen(&args).unwrap_err().to_string();
         assert!(
-            said.starts_with("there is no target 'nothing': choose from admission_review, "),
+            said.starts_with("there is no target 'nothing': choose from addresses, admission_review, "),
             "{said}"
         );
     }

@@ -15,6 +15,7 @@ use kube::{Api, Client, CustomResourceExt, Resource, ResourceExt};
 use runway_api::async_actor::{RUNTIME_INJECTED, WORKLOAD_READY};
 use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
+use runway_asya_operator::names::BROKER_SECRET;
 use runway_asya_operator::object::CONFIG_MAP;
 use runway_asya_operator::targets::{
     BENTO_DEPLOYMENT, DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, SELDON_SERVER, STATEFUL_SET,
@@ -822,7 +823,7 @@ fn expand(rule: &PolicyRule) -> Vec<String> {
 }
 
 #[test]
-fn no_rule_is_a_wildcard_and_only_one_secret_is_read() {
+fn no_rule_is_a_wildcard_and_secrets_are_read_by_name() {
     for component in manifests::components() {
         for rule in component.access.iter().chain(&component.access_in_namespace) {
             let text = format!("{}: {rule:?}", component.name);
@@ -830,7 +831,9 @@ fn no_rule_is_a_wildcard_and_only_one_secret_is_read() {
                 assert!(!right.contains('*'), "{text}");
             }
             let secrets = rule.resources.iter().flatten().any(|r| r == "secrets");
-            let named = rule.resource_names.as_deref() == Some(&[WEBHOOK_SECRET.to_owned()]);
+            let names = rule.resource_names.iter().flatten();
+            let mut names = names.map(String::as_str).peekable();
+            let named = names.peek().is_some() && names.all(|name| [WEBHOOK_SECRET, BROKER_SECRET].contains(&name));
             assert!(!secrets || named || rule.verbs == ["create"], "{text}");
         }
     }

@@ -818,7 +818,7 @@ fn every_route_before_the_session_is_in_the_table() -> Result<()> {
         let (path, calls) = route.split_once(',').context("a route without a handler")?;
         for (call, method) in [("get(", "GET"), ("post(", "POST")] {
             if calls.contains(&format!(" {call}")) || calls.contains(&format!(".{call}")) {
-                found.insert(format!("{method} {}", path.trim_matches('"')));
+                found.insert(format!("{method} {}", path.trim().trim_matches('"')));
             }
         }
     }

@@ -1,7 +1,8 @@
 //! R1 to R7: name, registration and upstream schemas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_api::condition;
 use runway_api::model_deployment::Phase;
 use serde_json::{Value, json};
@@ -243,13 +244,14 @@ pub(super) fn r35_the_role_names_what_is_used(trial: &Trial) -> RuleResult {
         );
     }
     for child in trial.provider.children("any") {
-        let rule = rules.iter().find(|r| {
-            r.api_groups.iter().flatten().any(|g| g == child.kind.group)
-                && r.resources.iter().flatten().any(|p| p == child.kind.plural)
-        });
+        let of_kind = |rule: &&PolicyRule| {
+            rule.api_groups.iter().flatten().any(|g| g == child.kind.group)
+                && rule.resources.iter().flatten().any(|p| p == child.kind.plural)
+        };
+        let allowed: BTreeSet<_> = rules.iter().filter(of_kind).flat_map(|rule| &rule.verbs).collect();
         for verb in ["list", "watch", "create", "patch", "delete"] {
             ensure!(
-                rule.is_some_and(|r| r.verbs.iter().any(|v| v == verb)),
+                allowed.contains(&verb.to_owned()),
                 "the role may not {verb} {}",
                 child.kind.plural
             );
