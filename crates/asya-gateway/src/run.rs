@@ -265,7 +265,7 @@ async fn run_on<T: Transport>(
         body: args.largest_body,
         ..Limits::GATEWAY
     };
-    let tls = args.listen.tls(shutdown).await?;
+    let tls = args.listen.tls(&process, "asya-gateway").await?;
     let callers = listen(args.listen.address).await?;
     let sidecars = listen(args.progress_address).await?;
     let reports = runway_http::serve(

@@ -18,7 +18,7 @@ use runway_testbed::{PATIENCE, eventually};
 use serde_json::json;
 
 mod support;
-use support::{Gateway, World, may};
+use support::{AUTHORITY, Gateway, World, may};
 
 const QUEUE: &str = "asya-team_upper";
 const DEAD: &str = "asya-team_upper_dlq";
@@ -143,13 +143,13 @@ async fn dead_letters_are_listed_redriven_and_deleted_in_the_console() -> Result
     broker.publish(DEAD, &vec![b'x'; 4 * LARGEST]).await?;
     let store = world.folder.path().join("jobs.redb");
     let largest = format!("--largest-result={LARGEST}");
-    let gateway = Gateway::start(&world, &store, &[&largest]).await?;
-    let (place, service) = ("kubeairunway-system", "asya-gateway");
-    world.serve(place, service, gateway.port()).await?;
+    let gateway = Gateway::start(&world, &store, &[&largest, &format!("--tls-authority={AUTHORITY}")]).await?;
+    let place = "kubeairunway-system";
+    world.serve(place, "asya-gateway", gateway.port()).await?;
     let program = runway_testbed::programs::build(false).await?.join("kubeairunway");
     let console = async |name: &str, verbs: &[&str]| {
         let token = world.user_with(name, vec![may(verbs, "dlq")], &[]).await?;
-        world.may_use_proxy(place, service, name).await?;
+        world.may_use_proxy(place, "https:asya-gateway:443", name).await?;
         Console::start(&program, &world.kubeconfig_with_token(name, &token)?).await
     };
     let ops = console("ops", &["get", "update", "delete"]).await?;

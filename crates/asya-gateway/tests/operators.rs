@@ -448,7 +448,7 @@ impl Cli {
         let mut command = tokio::process::Command::new(&self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command.arg("asya").args(words.split(' '));
-        command.args(["-n", "team", "--gateway", "asya-system/asya-gateway"]);
+        command.args(["-n", "team", "--gateway", "asya-system/http:asya-gateway:80"]);
         let output = command.stdin(Stdio::null()).output().await?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
@@ -487,7 +487,9 @@ async fn the_command_works_through_the_proxy_of_the_api_server() -> Result<()> {
         code == Some(1) && said.contains("requires permission to create and get services/proxy"),
         "{said}"
     );
-    world.may_use_proxy("asya-system", "asya-gateway", "ops").await?;
+    world
+        .may_use_proxy("asya-system", "http:asya-gateway:80", "ops")
+        .await?;
     eventually(PATIENCE, async || ok("queue upper").await.map(drop)).await?;
 
     let (data, _) = ok(r#"send upper {"text":"hello"} --wait 30s"#).await?;

@@ -3,8 +3,8 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use runway_api::labels;
 use runway_operator::access::{named, rule};
-use runway_operator::lease;
 use runway_operator::object::Kind;
+use runway_operator::{lease, webhook};
 
 use crate::admission::manifests::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use crate::autoscalers::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
@@ -50,11 +50,7 @@ fn configuration(resource: &str, name: &str) -> PolicyRule {
 
 /// Rules of the core's Role in its own namespace: the one Secret with its certificate authority, and its Lease.
 pub fn access_in_namespace(secret: &str) -> Vec<PolicyRule> {
-    let mut rules = vec![
-        // A create cannot be limited to a name.
-        rule("", &["secrets"], &["create"]),
-        named(rule("", &["secrets"], &["list", "watch", "patch"]), &[secret]),
-    ];
+    let mut rules = webhook::access_in_namespace(secret);
     rules.extend(lease::access(labels::CORE_MANAGER));
     rules
 }

@@ -139,7 +139,7 @@ pub async fn run_with(process: Process, args: Args, lookup: Lookup) -> Result<()
 /// If it cannot start.
 pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup: Lookup) -> Result<(), Error> {
     let shutdown = process.shutdown.clone();
-    let tls = args.listen.tls(&shutdown).await?;
+    let tls = args.listen.tls(&process, labels::ROUTER_MANAGER).await?;
     let audit = Audit::open(&args.audit, "kubeairunway-gateway", server::describe, &process.metrics)?;
     let metrics = Arc::new(Metrics::new(args.largest_held));
     process.metrics.collect(Scrape(Arc::clone(&metrics)));

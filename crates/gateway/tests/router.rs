@@ -10,16 +10,20 @@ use anyhow::{Context as _, Result, ensure};
 use axum::http::{Method, header};
 use futures::future::try_join_all;
 use http_body_util::BodyExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client, Config};
 use runway_api::labels::{STAND_IN, STAND_IN_FOR};
+use runway_operator::listen;
 use runway_operator::trace::{TraceArgs, Traces};
 use runway_testbed::collector::{Collector, Received};
 use runway_testbed::engine::{Endpoint, chat_request};
 use runway_testbed::tokens::token;
 use runway_testbed::traffic::client::{self, Answer, request};
 use runway_testbed::{PATIENCE, audit, eventually};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use support::{Begun, CHAT, Engine, KEY, ROUTER, World, closing_engine, unreading_engine};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -664,6 +668,56 @@ async fn audit_log_names_callers_models_and_results() -> Result<()> {
             "namespace": "a", "name": "one", "result": "allowed", "status": 200}),
     ];
     ensure!(lines == expected, "{lines:#?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_serve_https_with_one_authority_that_callers_can_read() -> Result<()> {
+    const AUTHORITY: &str = "router-ca";
+    let world = World::start().await?;
+    let rules = serde_json::to_value(listen::access_in_namespace(AUTHORITY))?;
+    let subject = json!({ "kind": "User", "name": ROUTER });
+    world.role("certificates", &rules, &subject).await?;
+    let published =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": AUTHORITY, "namespace": "default" } });
+    world.apply(published).await?;
+    let all = world.token("all", Some(&[])).await?;
+    let args = ["--tls-authority=router-ca", "--tls-namespace=default"];
+    let routers = [world.router(&args).await?, world.router(&args).await?];
+
+    let config_maps: Api<ConfigMap> = Api::default_namespaced(world.admin.clone());
+    let secrets: Api<Secret> = Api::default_namespaced(world.admin.clone());
+    let mut trusted = String::new();
+    for _ in 0..2 {
+        // Without the Secret there is another authority.
+        let before = trusted;
+        trusted = eventually(PATIENCE, async || {
+            let data = config_maps.get(AUTHORITY).await?.data.unwrap_or_default();
+            let trusted = data.get("ca.crt").cloned().unwrap_or_default();
+            ensure!(!trusted.is_empty() && trusted != before);
+            for router in &routers {
+                let mut config = Config::new(format!("https://localhost:{}", router.address.port()).parse()?);
+                let certificates = CertificateDer::pem_slice_iter(trusted.as_bytes());
+                let certificates: Result<Vec<_>, _> = certificates.map(|found| found.map(|der| der.to_vec())).collect();
+                config.root_cert = Some(certificates?);
+                config.auth_info.token = Some(all.clone().into());
+                let request = http::Request::get("/v1/models").body(kube::client::Body::empty())?;
+                let response = Client::try_from(config)?.send(request).await?;
+                ensure!(response.status() == 200, "{}", response.status());
+            }
+            Ok(trusted)
+        })
+        .await?;
+        secrets.delete(AUTHORITY, &DeleteParams::default()).await?;
+    }
+    let plain = routers[0].get(&all, "/v1/models").await?;
+    plain.refused(400, "https_required", "https://")?;
+    let proxied = world
+        .router(&[&args[..], &["--plain-http"]].concat())
+        .await?
+        .ready()
+        .await?;
+    ensure!(proxied.get(&all, "/v1/models").await?.status == 200);
     Ok(())
 }
 

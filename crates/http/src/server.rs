@@ -40,13 +40,15 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) {
     let slots = Arc::new(Slots::new(limits.connections));
-    let server = Arc::new(Server {
+    let server = |tls, router: Router| Server {
         tls,
         // The limit of the server holds for every handler.
         router: router.layer(DefaultBodyLimit::disable()),
         limits,
         shutdown: shutdown.clone(),
-    });
+    };
+    let tls = tls.map(|tls| (tls, Arc::new(server(None, refuse_plain_http(limits.form)))));
+    let server = Arc::new(server(tls, router));
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = tokio::select! {
@@ -99,9 +101,27 @@ impl Client {
     }
 }
 
+/// First byte of a TLS connection: a handshake record.
+/// Source: RFC 8446, section 5.1.
+const HANDSHAKE: u8 = 22;
+
+/// Whether a client begins with TLS. The byte stays in the stream.
+async fn begins_with_tls(stream: &TcpStream) -> std::io::Result<bool> {
+    let mut first = [HANDSHAKE];
+    stream.peek(&mut first).await?;
+    Ok(first == [HANDSHAKE])
+}
+
+/// Answers of a port with TLS to clients that speak plain HTTP.
+fn refuse_plain_http(form: Form) -> Router {
+    let text = "this port serves HTTPS only: use https:// in the URL";
+    Router::new().fallback(async move || form.refusal(StatusCode::BAD_REQUEST, "https_required", text))
+}
+
 /// State that all connections share.
 struct Server {
-    tls: Option<Tls>,
+    /// The certificate, and the server for clients without TLS.
+    tls: Option<(Tls, Arc<Self>)>,
     router: Router,
     limits: Limits,
     shutdown: CancellationToken,
@@ -120,10 +140,16 @@ impl Server {
     async fn speak(self: &Arc<Self>, stream: TcpStream, place: Arc<Place>) {
         // Only a matter of speed.
         let _ = stream.set_nodelay(true);
-        let stream = Unread::new(stream, self.limits.unread);
-        let Some(tls) = &self.tls else {
-            return self.http1(stream, place).await;
+        let Some((tls, plain)) = &self.tls else {
+            return self.http1(Unread::new(stream, self.limits.unread), place).await;
         };
+        let Ok(Ok(is_tls)) = timeout(self.limits.handshake, begins_with_tls(&stream)).await else {
+            return;
+        };
+        let stream = Unread::new(stream, self.limits.unread);
+        if !is_tls {
+            return plain.http1(stream, place).await;
+        }
         let Ok(Ok(stream)) = timeout(self.limits.handshake, tls.acceptor().accept(stream)).await else {
             return;
         };

@@ -249,6 +249,26 @@ async fn a_request_that_takes_too_long_is_answered() {
 }
 
 #[tokio::test]
+async fn plain_request_to_a_port_with_tls_is_answered_with_the_remedy() {
+    let (tls, _) = tls();
+    let server = Server::with(LIMITS, Some(tls), Router::new()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream
+        .write_all(b"GET /ok HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.contains("https://"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
 async fn tls_is_spoken_and_half_a_hello_closes_the_connection() {
     let (tls, client) = tls();
     let server = Server::with(LIMITS, Some(tls), Router::new()).await;

@@ -19,6 +19,7 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{AuthInfo, Kubeconfig};
 use kube::{Api, Client};
 use runway_asya_sidecar::config::Config;
+use runway_operator::listen;
 use runway_testbed::pipeline::Broker;
 use runway_testbed::tokens::token;
 use runway_testbed::{ControlPlane, Options, PATIENCE, RabbitMq, RabbitMqOptions, eventually};
@@ -28,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Namespace of the actors.
 pub const TEAM: &str = "team";
+/// Certificate authority of gateways that serve HTTPS.
+pub const AUTHORITY: &str = "asya-gateway-ca";
 
 const HANDLERS: &str = r#"
 import time
@@ -127,7 +130,7 @@ impl World {
     async fn grant_gateway(&self) -> Result<()> {
         let role = ClusterRole {
             metadata: named("asya-gateway"),
-            rules: Some(runway_callers::access()),
+            rules: Some([runway_callers::access(), listen::access_in_namespace(AUTHORITY)].concat()),
             ..ClusterRole::default()
         };
         let binding = ClusterRoleBinding {
@@ -198,7 +201,10 @@ impl World {
         let object = json!({"metadata": {"name": namespace}});
         let place: Namespace = serde_json::from_value(object)?;
         Api::all(self.admin.clone()).create(&params, &place).await?;
-        let object = json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80, "targetPort": port}]}});
+        let object = json!({"metadata": {"name": name}, "spec": {"ports": [
+            {"name": "http", "port": 80, "targetPort": port},
+            {"name": "https", "port": 443, "targetPort": port},
+        ]}});
         let service: Service = serde_json::from_value(object)?;
         Api::namespaced(self.admin.clone(), namespace)
             .create(&params, &service)
@@ -217,8 +223,9 @@ impl World {
         let patch = Patch::Merge(&status);
         pods.patch_status(name, &PatchParams::default(), &patch).await?;
         let target = json!({"kind": "Pod", "namespace": namespace, "name": name});
+        let ports = json!([{"name": "http", "port": port}, {"name": "https", "port": port}]);
         let object = json!({"metadata": {"name": name},
-            "subsets": [{"addresses": [{"ip": address, "targetRef": target}], "ports": [{"port": port}]}]});
+            "subsets": [{"addresses": [{"ip": address, "targetRef": target}], "ports": ports}]});
         let endpoints: Endpoints = serde_json::from_value(object)?;
         Api::namespaced(self.admin.clone(), namespace)
             .create(&params, &endpoints)
@@ -426,7 +433,9 @@ impl Gateway {
         eventually(PATIENCE, async || {
             let log = self.log();
             let asked = self.ask(Method::GET, "/jobs/x", "", &[], "").await;
-            ensure!(asked.is_ok_and(|answer| answer.0 == StatusCode::UNAUTHORIZED), "{log}");
+            // With a certificate, plain HTTP is refused.
+            let serves = |status| [StatusCode::UNAUTHORIZED, StatusCode::BAD_REQUEST].contains(&status);
+            ensure!(asked.is_ok_and(|answer| serves(answer.0)), "{log}");
             ensure!(log.lines().rev().any(|line| line.contains("consuming")), "{log}");
             Ok(())
         })

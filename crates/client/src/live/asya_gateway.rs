@@ -72,23 +72,44 @@ pub const DEFAULT_PLACE: &str = "kubeairunway-system/asya-gateway";
 pub struct Place {
     namespace: Namespace,
     service: Name,
+    /// `https` or `http`.
+    scheme: &'static str,
+    port: u16,
 }
 
+/// `NAMESPACE/SERVICE` for HTTPS at port 443, or `NAMESPACE/SCHEME:SERVICE:PORT`, as the API server's proxy names it.
 impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (namespace, service) = text.split_once('/').ok_or("use NAMESPACE/SERVICE")?;
+        const USAGE: &str = "use NAMESPACE/SERVICE, or NAMESPACE/http:SERVICE:PORT for a gateway with --plain-http";
+        let (namespace, at) = text.split_once('/').ok_or(USAGE)?;
+        let (scheme, service, port) = match at.split(':').collect::<Vec<_>>()[..] {
+            [service] => ("https", service, 443),
+            [scheme @ ("http" | "https"), service, port] => {
+                let scheme = if scheme == "http" { "http" } else { "https" };
+                (scheme, service, port.parse().map_err(|_| USAGE)?)
+            }
+            _ => return Err(USAGE.to_owned()),
+        };
         Ok(Self {
             namespace: namespace.parse().map_err(|error| format!("{error}"))?,
             service: service.parse().map_err(|error| format!("{error}"))?,
+            scheme,
+            port,
         })
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.service)
+        let Self {
+            namespace,
+            service,
+            scheme,
+            port,
+        } = self;
+        write!(f, "{namespace}/{scheme}:{service}:{port}")
     }
 }
 
@@ -227,8 +248,13 @@ impl<'a> AsyaGateway<'a> {
             status: StatusCode::BAD_GATEWAY,
             message,
         };
-        let Place { namespace, service } = self.place;
-        let uri = format!("/api/v1/namespaces/{namespace}/services/{service}/proxy{path}");
+        let Place {
+            namespace,
+            service,
+            scheme,
+            port,
+        } = self.place;
+        let uri = format!("/api/v1/namespaces/{namespace}/services/{scheme}:{service}:{port}/proxy{path}");
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let mut request = http::Request::builder().method(method).uri(uri);
         request = request.header(FORWARDED, self.authorization.clone());

@@ -95,6 +95,8 @@ pub struct Port {
     pub number: u16,
     /// Name and port of the Service.
     pub service: (String, u16),
+    /// Whether the Service has port 443, too.
+    pub https: bool,
     /// Allowed clients.
     pub from: Origin,
 }

@@ -61,6 +61,7 @@ pub fn console(settings: &[String]) -> Component {
             name: "console",
             number: PORT,
             service: (NAME.to_owned(), 80),
+            https: false,
             from: Origin::Labelled(CLIENTS_LABEL),
         }],
         access: if impersonates {

@@ -1,6 +1,6 @@
 //! The front door of Asya in the cluster: `asya-gateway`, for those who ask for it.
 //!
-//! It may ask the API server about callers, and nothing else. Its jobs are on a volume of its own, so it has one pod.
+//! It may ask the API server about callers, and keep its certificate, and nothing else. Its jobs are on a volume of its own, so it has one pod.
 
 use super::component::{Claim, Component, Origin, Port};
 use super::transports;
@@ -21,6 +21,7 @@ pub fn gateway() -> Component {
         name,
         number,
         service: (service.to_owned(), 80),
+        https: service == NAME,
         from: Origin::Labelled(CLIENTS_LABEL),
     };
     let (variables, folders) = transports();
@@ -37,6 +38,7 @@ pub fn gateway() -> Component {
         access: runway_callers::access(),
         ..Component::new(NAME)
     }
+    .with_authority()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`component`] | a program of the product, and the list of its objects |
+//! | `authority` | HTTPS for callers, with a certificate authority of the program |
 //! | [`pods`] | Deployment, Services, PodDisruptionBudget, NetworkPolicy of a component |
 //! | [`engines`] | the optional PodMonitors for the engines of models |
 //! | [`roles`] | permissions of controllers and users |
@@ -18,6 +19,7 @@
 //!
 //! Add a new program of the product as a [`Component`] to [`components`].
 
+mod authority;
 pub mod component;
 pub mod confinement;
 pub mod console;
@@ -174,6 +176,7 @@ pub fn core() -> Component {
             name: "webhook",
             number: WEBHOOK_PORT,
             service: (WEBHOOK_SERVICE.to_owned(), 443),
+            https: false,
             from: Origin::Anywhere,
         }],
         access: runway_core::access(),

@@ -43,9 +43,14 @@ pub(super) fn around(component: &Component) -> Vec<DynamicObject> {
     let mut all: Vec<DynamicObject> = component
         .ports
         .iter()
-        .map(|port| service(component, &port.service.0, port.service.1, port.name))
+        .map(|port| {
+            let https = port.https.then_some(("https", 443));
+            let ports = https.into_iter().chain([(port.name, port.service.1)]);
+            service(component, &port.service.0, ports, port.name)
+        })
         .collect();
-    all.push(service(component, &metrics_service(name), ADMIN_PORT, "admin"));
+    let admin = [("admin", ADMIN_PORT)];
+    all.push(service(component, &metrics_service(name), admin, "admin"));
     if component.replicas > 1 {
         all.push(object(&json!({
             "apiVersion": "policy/v1",
@@ -114,14 +119,28 @@ fn tcp(number: u16) -> Value {
     json!({ "port": number, "protocol": "TCP" })
 }
 
-fn service(component: &Component, name: &str, port: u16, target: &str) -> DynamicObject {
+/// A Service whose ports lead to one port of the pods.
+fn service<'a>(
+    component: &Component,
+    name: &str,
+    ports: impl IntoIterator<Item = (&'a str, u16)>,
+    target: &str,
+) -> DynamicObject {
+    let port = |(name, port)| {
+        let mut port = json!({ "name": name, "port": port, "targetPort": target, "protocol": "TCP" });
+        if name == "https" {
+            // For proxies in front of it.
+            port["appProtocol"] = json!("https");
+        }
+        port
+    };
     object(&json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": meta(&component.name, name, Some(NAMESPACE)),
         "spec": {
             "selector": { COMPONENT_LABEL: component.name },
-            "ports": [{ "name": target, "port": port, "targetPort": target, "protocol": "TCP" }],
+            "ports": ports.into_iter().map(port).collect::<Vec<_>>(),
         },
     }))
 }

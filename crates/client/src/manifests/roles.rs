@@ -132,7 +132,7 @@ fn user_role(of: &str, rules: Vec<PolicyRule>) -> DynamicObject {
     object(&role)
 }
 
-fn role_ref(kind: &str, name: &str) -> RoleRef {
+pub(super) fn role_ref(kind: &str, name: &str) -> RoleRef {
     RoleRef {
         api_group: "rbac.authorization.k8s.io".to_owned(),
         kind: kind.to_owned(),

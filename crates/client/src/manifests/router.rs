@@ -1,6 +1,7 @@
 //! The model router in the cluster: `kubeairunway-gateway`, for those who ask for it.
 //!
-//! It may read ModelDeployments and Services, scale ModelDeployments, and ask the API server about callers, and nothing else.
+//! It may read ModelDeployments and Services, scale ModelDeployments, ask the API server about callers, and keep its certificate, and
+//! nothing else.
 
 use runway_api::labels;
 
@@ -34,11 +35,13 @@ pub fn router() -> Component {
             name: "models",
             number: 8000,
             service: (NAME.to_owned(), 80),
+            https: true,
             from: Origin::Labelled(CLIENTS_LABEL),
         }],
         access: runway_gateway::access(),
         ..Component::new(NAME)
     }
+    .with_authority()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Keeps a certificate authority in a Secret, so that replicas share it, and serves with leaves signed by it.
 //!
-//! The Secret is watched by its name; no other Secret is read. If two replicas create or rotate at the same time, the API server
-//! rejects one write, and the watch delivers the other.
+//! The Secret is watched by its name; no other Secret is read. If two replicas create or rotate at the same time, the watch delivers
+//! the authority that both then use.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -12,8 +12,8 @@ use arc_swap::ArcSwapOption;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::core::ObjectMeta;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use runway_http::Tls;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, Authorities, Leaf, Lifetimes};
+use crate::access::{named, rule};
 use crate::watch::single;
 
 /// Settings of an [`Authority`].
@@ -48,12 +49,18 @@ const RETRY: Duration = Duration::from_secs(10);
 const LONGEST_SLEEP: Duration = Duration::from_mins(10);
 const SHORTEST_SLEEP: Duration = Duration::from_secs(1);
 
+/// Permissions for the Secret, in its namespace.
+pub fn access_in_namespace(secret: &str) -> Vec<PolicyRule> {
+    let all = rule("", &["secrets"], &["list", "watch", "create", "patch"]);
+    vec![named(all, &[secret])]
+}
+
 /// Reason why the authority is not current.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
     Certificate(#[from] certificates::Error),
-    #[error("cannot write Secret {secret}: {source} (needed: create on secrets; list, watch and patch on this one)")]
+    #[error("cannot write Secret {secret}: {source} (needed: list, watch, create and patch on this Secret)")]
     Write { secret: String, source: Box<kube::Error> },
 }
 
@@ -114,7 +121,7 @@ impl Authority {
         };
         loop {
             let pause = self.step(secret.as_ref(), &mut leaf).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, "the webhook's certificates are not current");
+                tracing::warn!(%error, "the certificates are not current");
                 RETRY
             });
             tokio::select! {
@@ -193,28 +200,16 @@ impl Authority {
         Ok(renewal)
     }
 
+    /// By an apply, which RBAC can limit to the name of the Secret. If two replicas do it at once, the watch delivers the last.
     async fn create(&self, authorities: &Authorities) -> Result<(), Error> {
         let Settings {
             secret, field_manager, ..
         } = &self.settings;
-        let data = authorities
-            .data()
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
-            .collect();
-        let object = Secret {
-            metadata: ObjectMeta {
-                name: Some(secret.clone()),
-                ..ObjectMeta::default()
-            },
-            data: Some(data),
-            ..Secret::default()
-        };
-        let parameters = PostParams {
-            field_manager: Some(field_manager.clone()),
-            ..PostParams::default()
-        };
-        self.settle(self.secrets.create(&parameters, &object).await)
+        let (data, name) = (authorities.data(), secret);
+        let data: BTreeMap<_, _> = data.into_iter().filter(|(_, value)| value.is_some()).collect();
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data});
+        let parameters = PatchParams::apply(field_manager);
+        self.settle(self.secrets.patch(secret, &parameters, &Patch::Apply(object)).await)
     }
 
     /// Only if the Secret is still as observed.
@@ -236,7 +231,7 @@ impl Authority {
         let Settings { namespace, secret, .. } = &self.settings;
         match written {
             Ok(_) => {
-                tracing::info!(namespace, secret, "made an authority for the webhook");
+                tracing::info!(namespace, secret, "made a certificate authority");
                 Ok(())
             }
             Err(kube::Error::Api(status))

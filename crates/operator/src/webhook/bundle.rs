@@ -1,4 +1,4 @@
-//! Keeps the CA bundle in webhook configurations.
+//! Keeps the CA bundle in webhook configurations, and in a ConfigMap for other clients.
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -9,6 +9,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ServiceReference, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
+use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::core::ClusterResourceScope;
@@ -154,13 +155,50 @@ pub async fn keep_bundle<K: Configuration>(
     bundle: watch::Receiver<Option<String>>,
     shutdown: CancellationToken,
 ) {
+    let (name, field_manager) = (target.configuration.clone(), target.field_manager.clone());
+    let patch = move |live: &K, bundle: &str| patch(live, &target, bundle);
     shutdown
-        .run_until_cancelled(keep::<K>(Api::all(client), target, bundle))
+        .run_until_cancelled(keep(Api::<K>::all(client), &name, &field_manager, patch, bundle))
         .await;
 }
 
-async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::Receiver<Option<String>>) {
-    let name = target.configuration.as_str();
+/// Key of the bundle in a ConfigMap for clients, as in `kube-root-ca.crt`.
+pub const BUNDLE_KEY: &str = "ca.crt";
+
+/// Keeps the latest bundle in a ConfigMap until shutdown, as [`keep_bundle`] does.
+pub async fn publish_bundle(
+    config_maps: Api<ConfigMap>,
+    name: &str,
+    field_manager: &str,
+    bundle: watch::Receiver<Option<String>>,
+    shutdown: CancellationToken,
+) {
+    let patch = |live: &ConfigMap, bundle: &str| {
+        let published = live.data.as_ref().and_then(|data| data.get(BUNDLE_KEY));
+        (published.map(String::as_str) != Some(bundle)).then(|| {
+            json!({
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": { "name": name, "uid": live.metadata.uid },
+                "data": { BUNDLE_KEY: bundle },
+            })
+        })
+    };
+    shutdown
+        .run_until_cancelled(keep(config_maps, name, field_manager, patch, bundle))
+        .await;
+}
+
+/// Keeps the latest bundle in an object. `patch` is the object to apply, if the live one is not as desired.
+async fn keep<K>(
+    api: Api<K>,
+    name: &str,
+    field_manager: &str,
+    patch: impl Fn(&K, &str) -> Option<Value>,
+    mut bundle: watch::Receiver<Option<String>>,
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
     let mut watched = pin!(single(api.clone(), name));
     let mut live: Option<K> = None;
     loop {
@@ -168,19 +206,19 @@ async fn keep<K: Configuration>(api: Api<K>, target: Target, mut bundle: watch::
         let patch = live
             .as_ref()
             .zip(wanted)
-            .and_then(|(live, bundle)| patch(live, &target, &bundle));
+            .and_then(|(live, bundle)| patch(live, &bundle));
         let failed = if let Some(patch) = patch {
             // With force: this controller owns the bundle, so a change by another field manager is reverted.
-            let parameters = PatchParams::apply(&target.field_manager).force();
+            let parameters = PatchParams::apply(field_manager).force();
             match api.patch(name, &parameters, &Patch::Apply(patch)).await {
                 Ok(written) => {
-                    tracing::info!(configuration = name, "wrote the CA bundle of the webhooks");
+                    tracing::info!(kind = %K::kind(&()), name, "wrote the CA bundle");
                     live = Some(written);
                     tokio::time::sleep(PACE).await;
                     false
                 }
                 Err(error) => {
-                    tracing::warn!(%error, configuration = name, "cannot write the CA bundle of the webhooks");
+                    tracing::warn!(%error, kind = %K::kind(&()), name, "cannot write the CA bundle");
                     true
                 }
             }
