@@ -55,11 +55,21 @@ impl Programs {
 
 /// Puts CRDs, roles, webhooks and the upstream's CRDs into a cluster.
 pub(crate) async fn install(client: &Client, webhook_url: Option<&str>, identity: Identity) -> Result<()> {
+    install_within(client, webhook_url, identity, &Namespaces::default()).await
+}
+
+/// The same with roles for these namespaces only, which exist.
+pub(crate) async fn install_within(
+    client: &Client,
+    webhook_url: Option<&str>,
+    identity: Identity,
+    namespaces: &Namespaces,
+) -> Result<()> {
     for crd in manifests::crds() {
         crds::install_crd(client, crd).await?;
     }
     let endpoint = Endpoint::Url(webhook_url.unwrap_or("https://127.0.0.1").to_owned());
-    for object in manifests::objects(&endpoint, identity, &Namespaces::default()) {
+    for object in manifests::objects(&endpoint, identity, namespaces) {
         let is_webhook = object
             .types
             .as_ref()

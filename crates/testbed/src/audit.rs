@@ -37,6 +37,8 @@ pub struct Mark {
 pub struct Request {
     /// The certificate's common name, or the service account.
     pub user: String,
+    /// The user that the client impersonates; empty if it does not.
+    pub impersonated: String,
     /// As in RBAC: get, list, watch, create, update, patch, delete, deletecollection.
     pub verb: String,
     /// The API group; empty for the core group and for paths that are no resource.
@@ -266,6 +268,7 @@ struct Event {
     id: String,
     verb: String,
     user: User,
+    impersonated_user: Option<User>,
     #[serde(default)]
     user_agent: String,
     #[serde(default, rename = "requestURI")]
@@ -306,6 +309,7 @@ impl From<Event> for Request {
         let object = event.object.unwrap_or_default();
         Self {
             user: event.user.username,
+            impersonated: event.impersonated_user.map(|user| user.username).unwrap_or_default(),
             verb: event.verb,
             group: object.api_group,
             resource: object.resource,

@@ -78,6 +78,7 @@ mod tests {
     fn status(user: &str, name: &str, millisecond: i64) -> Request {
         Request {
             user: user.to_owned(),
+            impersonated: String::new(),
             verb: "patch".to_owned(),
             group: String::new(),
             resource: String::new(),

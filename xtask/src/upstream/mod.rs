@@ -6,14 +6,16 @@ mod suite;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
+use kube::config::Kubeconfig;
 use runway_api::{ModelDeployment, labels};
 use runway_client::manifests::{self, Identity};
 use runway_operator::client::ClientArgs;
+use runway_operator::scope::Namespaces;
 
 use crate::cluster::{self, Programs};
 use crate::up::step;
@@ -33,6 +35,10 @@ pub(crate) struct Args {
     /// Test the controllers that are installed in the cluster, instead of starting them on this machine.
     #[arg(long)]
     installed: bool,
+    /// Test an installation for the namespace of the models: the controllers watch no other one, and impersonate users who have only
+    /// the Roles of such an installation.
+    #[arg(long, conflicts_with = "installed")]
+    namespaced: bool,
     /// Do not send requests to models, for clusters in which no pods run.
     #[arg(long, conflicts_with = "installed")]
     no_answers: bool,
@@ -64,18 +70,19 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         kubeconfig: Some(args.kubeconfig.clone()),
         context: None,
     };
-    let client = source.client().await?;
-    let controllers = if args.installed {
-        Vec::new()
-    } else {
-        start_controllers(&args, &client).await?
-    };
     let suite = suite::Suite {
-        client,
+        client: source.client().await?,
         provider: provider.clone(),
         namespace: args.namespace.clone(),
         model,
         patience: Duration::from_secs(args.patience),
+    };
+    suite.make_namespace().await?;
+    let identities = tempfile::tempdir().context("cannot create a folder for kubeconfigs")?;
+    let controllers = if args.installed {
+        Vec::new()
+    } else {
+        start_controllers(&args, &suite.client, identities.path()).await?
     };
     let report = suite.run().await;
     for mut controller in controllers {
@@ -98,12 +105,17 @@ fn read(file: &PathBuf) -> Result<ModelDeployment> {
 }
 
 /// The core and the provider's controller on this machine.
-async fn start_controllers(args: &Args, client: &Client) -> Result<Vec<tokio::process::Child>> {
+async fn start_controllers(args: &Args, client: &Client, identities: &Path) -> Result<Vec<tokio::process::Child>> {
     step("building the programs");
     let programs = Programs::build(false).await?;
     step("installing CRDs and roles");
     let webhook_url = args.webhook_address.map(cluster::webhook_url);
-    cluster::install(client, webhook_url.as_deref(), Identity::User).await?;
+    let namespaces: Namespaces = if args.namespaced {
+        args.namespace.parse()?
+    } else {
+        Namespaces::default()
+    };
+    cluster::install_within(client, webhook_url.as_deref(), Identity::User, &namespaces).await?;
     step("starting the controllers on this machine");
     let verify = format!("--verify-endpoints={}", !args.no_answers);
     // Without webhooks in the cluster, no request reaches those of the core.
@@ -113,11 +125,31 @@ async fn start_controllers(args: &Args, client: &Client) -> Result<Vec<tokio::pr
     };
     let core: Vec<&str> = core.iter().map(String::as_str).collect();
     let provider = [verify.as_str()];
+    let limit = namespaces.argument();
+    let limit = limit.as_deref();
     let start = |name: &str, options: &[&str]| {
-        cluster::child(&programs, name, &args.kubeconfig, &[&cluster::ALONE, options].concat())
+        let kubeconfig = if args.namespaced {
+            impersonating(&args.kubeconfig, name, identities)?
+        } else {
+            args.kubeconfig.clone()
+        };
+        let options = [&cluster::ALONE, options, limit.as_slice()].concat();
+        cluster::child(&programs, name, &kubeconfig, &options)
     };
     Ok(vec![
         start(labels::CORE_MANAGER, &core)?,
         start(&labels::provider_manager(&args.provider), &provider)?,
     ])
+}
+
+/// Writes a kubeconfig whose requests are those of a user, with the credentials of another kubeconfig.
+fn impersonating(kubeconfig: &Path, user: &str, folder: &Path) -> Result<PathBuf> {
+    let mut config = Kubeconfig::read_from(kubeconfig)?;
+    for named in &mut config.auth_infos {
+        named.auth_info.get_or_insert_default().impersonate = Some(user.to_owned());
+    }
+    let file = folder.join(user);
+    let text = serde_saphyr::to_string(&config)?;
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(file)
 }

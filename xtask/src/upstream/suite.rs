@@ -41,6 +41,7 @@ pub(super) struct Suite {
 type Tested = Result<Option<String>>;
 
 impl Suite {
+    /// Runs all tests.
     pub(super) async fn run(&self) -> Result<Report> {
         let mut report = Report {
             provider: self.provider.name().to_owned(),
@@ -48,7 +49,6 @@ impl Suite {
             upstream: Vec::new(),
             cases: Vec::new(),
         };
-        self.make_namespace().await?;
         self.tests(&mut report).await?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         namespaces.delete(&self.namespace, &DeleteParams::default()).await?;
@@ -83,7 +83,8 @@ impl Suite {
         Ok(())
     }
 
-    async fn make_namespace(&self) -> Result<()> {
+    /// Creates the namespace of the models, which [`Self::run`] deletes.
+    pub(super) async fn make_namespace(&self) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let namespace = serde_json::from_value(json!({"metadata": {"name": self.namespace}}))?;
         let created = namespaces.create(&PostParams::default(), &namespace).await;
