@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use axum::http::Method;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Service};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -22,6 +23,7 @@ use runway_asya_operator::targets::{
 };
 use runway_client::manifests::permissions::{Guarded, KINDS};
 use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET, confinement};
+use runway_gateway::routes::kinds::{GATEWAY, HTTP_ROUTE};
 use runway_llama_stack_operator::kinds;
 use runway_operator::access::{by_scope, rule};
 use runway_operator::autoscaler::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
@@ -32,7 +34,9 @@ use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::audit::Request;
-use runway_testbed::{RabbitMq, RabbitMqOptions, apply, crds, eventually};
+use runway_testbed::engine::MODELS;
+use runway_testbed::traffic::{Begun, client};
+use runway_testbed::{RabbitMq, RabbitMqOptions, apply, crds, eventually, tokens};
 use serde_json::{Value, json};
 use support::*;
 use tokio_util::sync::CancellationToken;
@@ -77,15 +81,20 @@ async fn controllers_may_do_what_they_do_and_nothing_else() -> Result<()> {
     Ok(())
 }
 
+/// Namespaces of a namespaced installation.
+const WATCHED: &str = "default,team-b";
+/// A namespace that it does not contain.
+const ELSEWHERE: &str = "elsewhere";
+
 /// The life of all models with Roles in two namespaces, and a ClusterRole for objects without a namespace.
 #[tokio::test]
 async fn controllers_of_a_namespaced_installation_need_no_right_elsewhere_and_touch_nothing_there() -> Result<()> {
-    let bed = Bed::start_within("default,team-b").await?;
-    let elsewhere = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "elsewhere" } });
-    bed.apply(&elsewhere).await?;
+    let bed = Bed::start_within(WATCHED, Upstream::All, true).await?;
+    bed.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": ELSEWHERE } }))
+        .await?;
     let log = bed.cluster.audit().await?;
     let mark = log.mark().await?;
-    let others: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), "elsewhere");
+    let others: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), ELSEWHERE);
     let untouched = {
         let _core = bed.core_led_by(led(&bed, labels::CORE_MANAGER).await?).await?;
         let _kaito = bed.provider(Kaito::default()).await?;
@@ -95,7 +104,7 @@ async fn controllers_of_a_namespaced_installation_need_no_right_elsewhere_and_to
         let _simulator = bed.simulator().await?;
         bed.admission_is_up().await?;
         let mut object = vllm("model", "direct");
-        object["metadata"]["namespace"] = json!("elsewhere");
+        object["metadata"]["namespace"] = json!(ELSEWHERE);
         let untouched = others
             .create(&PostParams::default(), &serde_json::from_value(object)?)
             .await?;
@@ -116,21 +125,132 @@ async fn controllers_of_a_namespaced_installation_need_no_right_elsewhere_and_to
     let after = others.get("model").await?;
     ensure!(after.resource_version() == untouched.resource_version(), "{after:?}");
 
-    let names: BTreeSet<String> = manifests::components().into_iter().map(|c| c.name).collect();
-    let places = ["", "default", "team-b", manifests::NAMESPACE];
-    let complaints: Vec<String> = log
-        .since(mark)
-        .await?
-        .iter()
-        .filter(|request| names.contains(&request.user) && !request.resource.is_empty())
-        .filter(|request| {
-            let kind = rule(&request.group, &[&request.resource], &["list"]);
-            let is_everywhere = request.namespace.is_empty() && by_scope(&[kind]).0.is_empty();
-            request.code == 403 || is_everywhere || !places.contains(&request.namespace.as_str())
-        })
-        .map(|request| format!("{request:?}"))
-        .collect();
+    let complaints = beyond_installation(&log.since(mark).await?);
     ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+/// The same for the other programs: each does its work in one of the namespaces.
+#[tokio::test]
+async fn operators_and_routers_of_a_namespaced_installation_need_no_right_elsewhere_and_touch_nothing_there()
+-> Result<()> {
+    let bed = Bed::start_within(WATCHED, Upstream::None, false).await?;
+    install_crds_of_actors(&bed).await?;
+    for crd in crds::gateway_api().await? {
+        crds::install_crd(&bed.admin, crd).await?;
+    }
+    bed.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": ELSEWHERE } }))
+        .await?;
+    let mut others = Vec::new();
+    for (kind, spec) in purpose() {
+        let mut object = plain(kind, "untouched");
+        json_patch::merge(&mut object["spec"], &spec);
+        object["metadata"]["namespace"] = json!(ELSEWHERE);
+        others.push(bed.apply(&object).await?);
+    }
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+    llama_stack_works(&bed).await?;
+    asya_works(&bed).await?;
+    routes_work(&bed).await?;
+    router_works(&bed).await?;
+
+    for object in others {
+        let api = apply::api_of(&bed.admin, &object).await?;
+        let after = api.get(&object.name_any()).await?;
+        ensure!(after.resource_version() == object.resource_version(), "{after:?}");
+    }
+    let requests = log.since(mark).await?;
+    let mut complaints = beyond_installation(&requests);
+    for name in [
+        labels::llama_stack::MANAGER,
+        labels::ASYA_MANAGER,
+        labels::GATEWAY_MANAGER,
+        labels::ROUTER_MANAGER,
+    ] {
+        let own: Vec<_> = requests.iter().filter(|request| request.user == name).collect();
+        ensure_seen(name, &own, &mut complaints);
+    }
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+/// Requests of the product's programs that were refused, or that concern other namespaces than those of the installation.
+fn beyond_installation(requests: &[Request]) -> Vec<String> {
+    let names: BTreeSet<String> = manifests::all_components().into_iter().map(|c| c.name).collect();
+    let places: Vec<&str> = WATCHED.split(',').chain(["", manifests::NAMESPACE]).collect();
+    let own = requests
+        .iter()
+        .filter(|request| names.contains(&request.user) && !request.resource.is_empty());
+    own.filter(|request| {
+        let kind = rule(&request.group, &[&request.resource], &["list"]);
+        let is_everywhere = request.namespace.is_empty() && by_scope(&[kind]).0.is_empty();
+        request.code == 403 || is_everywhere || !places.contains(&request.namespace.as_str())
+    })
+    .map(|request| format!("{request:?}"))
+    .collect()
+}
+
+/// A model gets a route at the Gateway, and loses it.
+async fn routes_work(bed: &Bed) -> Result<()> {
+    let gateway = json!({ "apiVersion": GATEWAY.resource().api_version, "kind": GATEWAY.kind,
+        "metadata": { "name": "models", "namespace": NAMESPACE },
+        "spec": { "gatewayClassName": "simulated", "listeners": [{ "name": "http", "protocol": "HTTP", "port": 80 }] } });
+    bed.apply(&gateway).await?;
+    let _routes = bed
+        .routes(&["--gateway=default/models", "--endpoint-picker={name}-epp"])
+        .await?;
+    bed.create(gemma("routed")).await?;
+    let status = json!({ "status": { "endpoint": { "service": "routed", "port": 8000 }, "replicas": { "ready": 1 } } });
+    bed.deployments()
+        .patch_status("routed", &PatchParams::default(), &Patch::Merge(&status))
+        .await?;
+    let routes = bed.upstream(HTTP_ROUTE, HTTP_ROUTE.version);
+    eventually(PATIENCE, async || Ok(routes.get("routed").await?)).await?;
+    bed.patch("routed", json!({ "spec": { "gateway": { "enabled": false } } }))
+        .await?;
+    eventually(PATIENCE, async || {
+        ensure!(routes.get_opt("routed").await?.is_none(), "the route is still there");
+        Ok(())
+    })
+    .await
+}
+
+/// A user lists a model that sleeps, and a request wakes it.
+async fn router_works(bed: &Bed) -> Result<()> {
+    let mut sleeping = gemma("sleeping");
+    sleeping["spec"]["scaling"]["replicas"] = json!(0);
+    bed.create(sleeping).await?;
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "caller", "namespace": NAMESPACE } });
+    bed.apply(&account).await?;
+    let reads = json!([{ "apiGroups": ["kubeairunway.ai"], "resources": ["modeldeployments"], "verbs": ["get"] }]);
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "models" }, "rules": reads });
+    bed.apply(&role).await?;
+    bind(bed, "system:serviceaccount:default:caller", "models", Some(NAMESPACE)).await?;
+    let token = tokens::token(&bed.admin, NAMESPACE, "caller", &[runway_gateway::AUDIENCE]).await?;
+
+    let (_router, address) = bed.router().await?;
+    eventually(PATIENCE, async || {
+        let request = client::request(Method::GET, MODELS, &token, "")?;
+        let listed = Begun::send(address, request).await?.whole().await?;
+        ensure!(listed.text.contains("sleeping"), "{}", listed.text);
+        Ok(())
+    })
+    .await?;
+    let request = client::chat(&token, &json!({ "model": "default/sleeping", "messages": [] }))?;
+    let held = tokio::spawn(Begun::send(address, request));
+    eventually(PATIENCE, async || {
+        let replicas = bed
+            .deployments()
+            .get_scale("sleeping")
+            .await?
+            .spec
+            .and_then(|spec| spec.replicas);
+        ensure!(replicas == Some(1), "{replicas:?} replicas");
+        Ok(())
+    })
+    .await?;
+    held.abort();
     Ok(())
 }
 
@@ -242,22 +362,24 @@ async fn the_llama_stack_operator_may_do_what_it_does_and_nothing_else() -> Resu
     let bed = Bed::start_with(Upstream::None, false).await?;
     let log = bed.cluster.audit().await?;
     let mark = log.mark().await?;
-    let component = manifests::llama_stack();
-    {
-        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "operator", "namespace": manifests::NAMESPACE },
-            "spec": {
-                "securityContext": { "runAsNonRoot": true, "runAsUser": 1, "seccompProfile": { "type": "RuntimeDefault" } },
-                "containers": [{ "name": "manager", "image": "registry.example/own:1",
-                    "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } } }],
-            } });
-        eventually(PATIENCE, async || bed.apply(&pod).await).await?;
-        let leadership = led(&bed, &component.name).await?;
-        let _operator = bed.llama_stack_led_by(leadership, "operator").await?;
-        distributions_live(&bed).await?;
-    }
-    let complaints = judge(&component, &log.since(mark).await?);
+    llama_stack_works(&bed).await?;
+    let complaints = judge(&manifests::llama_stack(), &log.since(mark).await?);
     ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
     Ok(())
+}
+
+/// The Llama Stack operator during the life of a LlamaStackDistribution.
+async fn llama_stack_works(bed: &Bed) -> Result<()> {
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "operator", "namespace": manifests::NAMESPACE },
+        "spec": {
+            "securityContext": { "runAsNonRoot": true, "runAsUser": 1, "seccompProfile": { "type": "RuntimeDefault" } },
+            "containers": [{ "name": "manager", "image": "registry.example/own:1",
+                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } } }],
+        } });
+    eventually(PATIENCE, async || bed.apply(&pod).await).await?;
+    let leadership = led(bed, labels::llama_stack::MANAGER).await?;
+    let _operator = bed.llama_stack_led_by(leadership, "operator").await?;
+    distributions_live(bed).await
 }
 
 /// Everything that may be made for a LlamaStackDistribution comes and goes.
@@ -339,6 +461,17 @@ async fn distributions_live(bed: &Bed) -> Result<()> {
 #[tokio::test]
 async fn the_asya_operator_may_do_what_it_does_and_nothing_else() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, false).await?;
+    install_crds_of_actors(&bed).await?;
+    let log = bed.cluster.audit().await?;
+    let mark = log.mark().await?;
+    asya_works(&bed).await?;
+    let complaints = judge(&manifests::asya(), &log.since(mark).await?);
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(())
+}
+
+/// The CRDs of AsyncActors, KEDA and all kinds that an actor can bind.
+async fn install_crds_of_actors(bed: &Bed) -> Result<()> {
     let mut crds = crds::upstream_crds(&[crds::KEDA_SCALED_OBJECTS, crds::KEDA_TRIGGER_AUTHENTICATIONS])?;
     let foreign = KNOWN
         .iter()
@@ -350,6 +483,11 @@ async fn the_asya_operator_may_do_what_it_does_and_nothing_else() -> Result<()> 
     for crd in crds {
         crds::install_crd(&bed.admin, crd).await?;
     }
+    Ok(())
+}
+
+/// The Asya operator during the life of actors.
+async fn asya_works(bed: &Bed) -> Result<()> {
     // A namespace has a Secret if it has a user of its own at the broker.
     let options = RabbitMqOptions {
         management: true,
@@ -361,29 +499,21 @@ async fn the_asya_operator_may_do_what_it_does_and_nothing_else() -> Result<()> 
     for (key, text) in [("password", "guest"), ("key", "0123456789abcdef0123456789abcdef")] {
         std::fs::write(secrets.path().join("rabbitmq").join(key), text)?;
     }
-    let log = bed.cluster.audit().await?;
-    let mark = log.mark().await?;
-    let component = manifests::asya();
-    {
-        let (host, port) = rabbit.address();
-        let of = |key: &str| json!({ "name": "rabbitmq", "key": key });
-        let transports = json!({ "transports": { "rabbitmq": { "type": "rabbitmq", "config": {
-            "host": host, "port": port, "managementPort": rabbit.management_port(), "passwordSecretRef": of("password"),
-            "tenants": { "username": "guest", "passwordSecretRef": of("password"), "keySecretRef": of("key") } } } } });
-        let leadership = led(&bed, &component.name).await?;
-        let args = runway_asya_operator::Args {
-            disable_queue_management: false,
-            secrets: runway_asya_operator::SecretsArgs {
-                secrets_dir: secrets.path().to_owned(),
-            },
-            ..asya_args(&transports.to_string())
-        };
-        let _operator = bed.asya_led_by(leadership, args).await?;
-        actors_live(&bed).await?;
-    }
-    let complaints = judge(&component, &log.since(mark).await?);
-    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
-    Ok(())
+    let (host, port) = rabbit.address();
+    let of = |key: &str| json!({ "name": "rabbitmq", "key": key });
+    let transports = json!({ "transports": { "rabbitmq": { "type": "rabbitmq", "config": {
+        "host": host, "port": port, "managementPort": rabbit.management_port(), "passwordSecretRef": of("password"),
+        "tenants": { "username": "guest", "passwordSecretRef": of("password"), "keySecretRef": of("key") } } } } });
+    let leadership = led(bed, labels::ASYA_MANAGER).await?;
+    let args = runway_asya_operator::Args {
+        disable_queue_management: false,
+        secrets: runway_asya_operator::SecretsArgs {
+            secrets_dir: secrets.path().to_owned(),
+        },
+        ..asya_args(&transports.to_string())
+    };
+    let _operator = bed.asya_led_by(leadership, args).await?;
+    actors_live(bed).await
 }
 
 /// A CRD of this kind that takes everything: what its operator makes of it does not matter here.
@@ -835,8 +965,8 @@ fn no_rule_is_a_wildcard_and_secrets_are_read_by_name() {
             let names = rule.resource_names.iter().flatten();
             let mut names = names.map(String::as_str).peekable();
             let own = [WEBHOOK_SECRET, BROKER_SECRET, &authority];
-            let named = names.peek().is_some() && names.all(|name| own.contains(&name));
-            assert!(!secrets || named, "{text}");
+            let by_name = names.peek().is_some() && names.all(|name| own.contains(&name));
+            assert!(!secrets || by_name, "{text}");
         }
     }
 }

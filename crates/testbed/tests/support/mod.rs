@@ -6,6 +6,7 @@ pub mod engine;
 pub mod program;
 pub mod served;
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use kube::{Api, Client, Resource};
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
 use runway_api::{InferenceProviderConfig, ModelDeployment, ModelDeploymentStatus, labels};
-use runway_client::manifests::{self, Identity};
+use runway_client::manifests::{self, Identity, router, routes};
 use runway_core::Registry;
 use runway_core::serve::WebhookArgs;
 use runway_llama_stack_operator::RunArgs;
@@ -143,14 +144,14 @@ impl Bed {
         Self::on(Box::new(cluster), webhooks, Namespaces::default()).await
     }
 
-    /// An installation for these namespaces, which are created, with the CRDs of all built-in providers.
-    pub async fn start_within(namespaces: &str) -> Result<Self> {
+    /// An installation for these namespaces, which are created.
+    pub async fn start_within(namespaces: &str, upstream: Upstream, webhooks: bool) -> Result<Self> {
         let cluster = ControlPlane::start(Options {
-            crds: Upstream::All.crds()?,
+            crds: upstream.crds()?,
             ..Options::default()
         })
         .await?;
-        Self::on(Box::new(cluster), true, namespaces.parse()?).await
+        Self::on(Box::new(cluster), webhooks, namespaces.parse()?).await
     }
 }
 
@@ -187,6 +188,9 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
             &deployment_provider::DeploymentProvider,
             Identity::User,
         ));
+        for component in [router::router(), routes::routes()] {
+            objects.extend(component.roles(Identity::User, &bed.namespaces));
+        }
         for object in objects {
             let kind = object.types.as_ref().map(|t| t.kind.clone()).unwrap_or_default();
             if webhooks || !kind.ends_with("WebhookConfiguration") {
@@ -276,26 +280,17 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     /// The Llama Stack operator, whose requests go through another client.
     pub async fn llama_stack_through(&self, through: impl FnOnce(Client) -> Client) -> Result<Running> {
         let client = through(self.cluster.client(labels::llama_stack::MANAGER, &[]).await?);
-        Ok(Self::llama_stack_as(
-            client,
-            llama_stack_settings("registry.example/operator:1"),
-            alone,
-        ))
+        Ok(self.llama_stack_as(client, llama_stack_settings("registry.example/operator:1"), alone))
     }
 
     /// The Llama Stack operator with an image that a node can run.
     pub async fn llama_stack_of(&self, image: &str) -> Result<Running> {
         let client = self.cluster.client(labels::llama_stack::MANAGER, &[]).await?;
-        Ok(Self::llama_stack_as(client, llama_stack_settings(image), alone))
+        Ok(self.llama_stack_as(client, llama_stack_settings(image), alone))
     }
 
     /// The Llama Stack operator as a replica that leads on request, and that finds its image in its own pod.
     pub async fn llama_stack_led_by(&self, leadership: Leadership, own_pod: &str) -> Result<Running> {
-        #[derive(clap::Parser)]
-        struct Args {
-            #[command(flatten)]
-            run: RunArgs,
-        }
         let client = self.cluster.client(labels::llama_stack::MANAGER, &[]).await?;
         let own_pod = [
             "--pod-name",
@@ -305,21 +300,19 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
             "--container-name",
             "manager",
         ];
-        let args = ["operator"].into_iter().chain(own_pod);
-        let settings = <Args as clap::Parser>::try_parse_from(args)?
-            .run
-            .settings(&client)
-            .await;
-        Ok(Self::llama_stack_as(client, settings, led_by(leadership)))
+        let args: RunArgs = parsed(own_pod.map(str::to_owned))?;
+        let settings = args.settings(&client).await;
+        Ok(self.llama_stack_as(client, settings, led_by(leadership)))
     }
 
     fn llama_stack_as(
+        &self,
         client: Client,
         settings: Settings,
         process: impl FnOnce(Client, CancellationToken) -> Process,
     ) -> Running {
         let shutdown = CancellationToken::new();
-        let process = process(client, shutdown.clone());
+        let process = self.within(process(client, shutdown.clone()));
         Running::spawn(shutdown, runway_llama_stack_operator::run(process, settings))
     }
 
@@ -327,11 +320,42 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     pub async fn asya_led_by(&self, leadership: Leadership, args: runway_asya_operator::Args) -> Result<Running> {
         let client = self.cluster.client(labels::ASYA_MANAGER, &[]).await?;
         let shutdown = CancellationToken::new();
-        let process = led_by(leadership)(client, shutdown.clone());
+        let process = self.within(led_by(leadership)(client, shutdown.clone()));
         Ok(Running::spawn(shutdown, async move {
             let ended = runway_asya_operator::run(process, args).await;
             assert!(ended.is_ok(), "{ended:?}");
         }))
+    }
+
+    /// The model router for the namespaces of this installation, and its address.
+    pub async fn router(&self) -> Result<(Running, SocketAddr)> {
+        let address: SocketAddr = ([127, 0, 0, 1], runway_testbed::free_port()?).into();
+        let args = [
+            Some(format!("--address={address}")),
+            Some("--keys-dir=/nowhere".to_owned()),
+            self.namespaces.argument(),
+        ];
+        let args: runway_gateway::Args = parsed(args.into_iter().flatten())?;
+        let client = self.cluster.client(labels::ROUTER_MANAGER, &[]).await?;
+        let shutdown = CancellationToken::new();
+        let process = self.within(alone(client, shutdown.clone()));
+        let running = Running::spawn(shutdown, async move {
+            let ended = runway_gateway::run(process, args).await;
+            assert!(ended.is_ok(), "{ended:?}");
+        });
+        Ok((running, address))
+    }
+
+    /// The routes controller with these arguments.
+    pub async fn routes(&self, args: &[&str]) -> Result<Running> {
+        let args: runway_gateway::routes::Args = parsed(args.iter().map(ToString::to_string))?;
+        let client = self.cluster.client(labels::GATEWAY_MANAGER, &[]).await?;
+        let shutdown = CancellationToken::new();
+        let process = self.within(alone(client, shutdown.clone()));
+        Ok(Running::spawn(
+            shutdown,
+            runway_gateway::routes::run(process, args.into()),
+        ))
     }
 
     /// The KAITO provider.
@@ -705,6 +729,17 @@ pub fn llama_stack_settings(image: &str) -> Settings {
         operator_namespace: Some(manifests::NAMESPACE.to_owned()),
         ..Settings::default()
     }
+}
+
+/// Arguments of a program.
+fn parsed<T: clap::Args>(args: impl IntoIterator<Item = String>) -> Result<T> {
+    #[derive(clap::Parser)]
+    struct Program<T: clap::Args> {
+        #[command(flatten)]
+        args: T,
+    }
+    let args = std::iter::once(String::from("program")).chain(args);
+    Ok(<Program<T> as clap::Parser>::try_parse_from(args)?.args)
 }
 
 /// A process of its own, that always leads.
