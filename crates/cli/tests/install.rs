@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use common::{PATIENCE, expect, inventory, nothing_stays, run, run_with, text};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret, Service, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
@@ -464,10 +464,21 @@ async fn installation_for_namespaces_follows_its_list() -> Result<()> {
     let both = ["--namespaces", "team-a,team-b"];
     let out = run(
         &admin,
-        &install(&[&both[..], &["--step=cluster", "--aggregate-roles=false"]].concat()),
+        &install(
+            &[
+                &both[..],
+                &["--step=cluster", "--aggregate-roles=false", "--permission-policy=false"],
+            ]
+            .concat(),
+        ),
     )
     .await?;
     expect(&out, 0, "created ClusterRole/kubeairunway-controller")?;
+    ensure!(
+        !text(&out).contains("Policy/kubeairunway-modeldeployments"),
+        "{}",
+        text(&out)
+    );
     ensure!(!text(&out).contains("Deployment/"), "{}", text(&out));
 
     let direct = ["provider", "install", "direct", "--yes", "--wait=false"];
@@ -502,13 +513,8 @@ async fn installation_for_namespaces_follows_its_list() -> Result<()> {
         "created Deployment/direct-provider",
     )?;
     expect(&run(&admin, &["controller", "status"]).await?, 1, "team-a,team-b")?;
-    let roles_in = async |namespace: &str| -> Result<Vec<String>> {
-        let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
-        let found = roles.list(&ListParams::default()).await?;
-        Ok(found.items.iter().map(ResourceExt::name_any).collect())
-    };
-    let names = ["direct-provider", "kubeairunway-controller"];
-    ensure!(roles_in("team-a").await? == names && roles_in("team-b").await? == names);
+    roles_are_checked(&admin, &client).await?;
+    ensure!(roles_in(&client, "team-a").await? == CONTROLLERS && roles_in(&client, "team-b").await? == CONTROLLERS);
     let cluster_roles: Api<ClusterRole> = Api::all(client.clone());
     let rights = format!("{:?}", cluster_roles.get("direct-provider").await?.rules);
     ensure!(
@@ -516,27 +522,7 @@ async fn installation_for_namespaces_follows_its_list() -> Result<()> {
         "{rights}"
     );
 
-    // A namespace that is no longer in the list; the other choices stay.
-    let upgrade = ["controller", "upgrade", "--yes", "--wait=false"];
-    let out = run(&admin, &[&upgrade[..], &["--namespaces=team-b"]].concat()).await?;
-    expect(&out, 0, "delete  Role/direct-provider in team-a")?;
-    expect(&out, 0, "delete  RoleBinding/kubeairunway-controller in team-a")?;
-    ensure!(roles_in("team-a").await?.is_empty() && roles_in("team-b").await? == names);
-    expect(&run(&admin, &upgrade).await?, 0, "unchanged")?;
-    let view = cluster_roles.get("kubeairunway-view").await?;
-    ensure!(view.labels()[&format!("{}view", manifests::AGGREGATE)] == "false");
-
-    // All namespaces again, and back.
-    let out = run(&admin, &[&upgrade[..], &["--namespaces="]].concat()).await?;
-    expect(&out, 0, "delete  Role/direct-provider in team-b")?;
-    let rights = format!("{:?}", cluster_roles.get("direct-provider").await?.rules);
-    ensure!(rights.contains("deployments\""), "{rights}");
-    expect(
-        &run(&admin, &[&upgrade[..], &both].concat()).await?,
-        0,
-        "create  Role/direct-provider in team-a",
-    )?;
-
+    list_changes(&admin, &client).await?;
     expect(
         &run(&admin, &["controller", "uninstall", "--yes", "--crds"]).await?,
         0,
@@ -552,6 +538,64 @@ async fn installation_for_namespaces_follows_its_list() -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Names of the Roles in each namespace of an installation.
+const CONTROLLERS: [&str; 2] = ["direct-provider", "kubeairunway-controller"];
+
+async fn roles_in(client: &Client, namespace: &str) -> Result<Vec<String>> {
+    let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
+    let found = roles.list(&ListParams::default()).await?;
+    Ok(found.items.iter().map(ResourceExt::name_any).collect())
+}
+
+/// Upgrades with other lists of namespaces: Roles follow, and other choices are kept.
+async fn list_changes(admin: &Path, client: &Client) -> Result<()> {
+    let cluster_roles: Api<ClusterRole> = Api::all(client.clone());
+    // A namespace that is no longer in the list; the other choices stay.
+    let upgrade = ["controller", "upgrade", "--yes", "--wait=false"];
+    let out = run(admin, &[&upgrade[..], &["--namespaces=team-b"]].concat()).await?;
+    expect(&out, 0, "delete  Role/direct-provider in team-a")?;
+    expect(&out, 0, "delete  RoleBinding/kubeairunway-controller in team-a")?;
+    ensure!(roles_in(client, "team-a").await?.is_empty() && roles_in(client, "team-b").await? == CONTROLLERS);
+    expect(&run(admin, &upgrade).await?, 0, "unchanged")?;
+    let view = cluster_roles.get("kubeairunway-view").await?;
+    ensure!(view.labels()[&format!("{}view", manifests::AGGREGATE)] == "false");
+    let again = run(admin, &["controller", "upgrade", "--dry-run", "--permission-policy"]).await?;
+    expect(
+        &again,
+        0,
+        "create  ValidatingAdmissionPolicy/kubeairunway-modeldeployments",
+    )?;
+
+    // All namespaces again, and back.
+    let out = run(admin, &[&upgrade[..], &["--namespaces="]].concat()).await?;
+    expect(&out, 0, "delete  Role/direct-provider in team-b")?;
+    let rights = format!("{:?}", cluster_roles.get("direct-provider").await?.rules);
+    ensure!(rights.contains("deployments\""), "{rights}");
+    expect(
+        &run(admin, &[&upgrade[..], &["--namespaces", "team-a,team-b"]].concat()).await?,
+        0,
+        "create  Role/direct-provider in team-a",
+    )
+}
+
+/// `check` finds the Roles in the namespaces of the installation, and names the one that is not there.
+async fn roles_are_checked(admin: &Path, client: &Client) -> Result<()> {
+    let finding = "RoleBinding team-b/direct-provider: does not exist";
+    let out = run(admin, &["check"]).await?;
+    ensure!(!text(&out).contains("[controllers-roles]"), "{}", text(&out));
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), "team-b");
+    bindings.delete("direct-provider", &DeleteParams::default()).await?;
+    let out = run(admin, &["check"]).await?;
+    expect(&out, 1, finding)?;
+    expect(&out, 1, "→ kubeairunway provider install direct")?;
+    let repair = ["provider", "install", "direct", "--yes", "--wait=false"];
+    expect(
+        &run(admin, &repair).await?,
+        0,
+        "create  RoleBinding/direct-provider in team-b",
+    )
 }
 
 /// The real Helm: the settings are a hook, because the CRD comes with the chart and the provider creates the object.

@@ -5,6 +5,7 @@
 //! | file | content |
 //! |---|---|
 //! | `fault.yaml` | objects: merged into those of the same name, or added; `gone: true` removes one, `patch` is a JSON patch |
+//! | `namespaces` | namespaces of the installation, if it is not for all |
 //! | `names` | the id of the check that must report it, with its remedy, on the first screen |
 //! | `expected` | the whole report |
 
@@ -46,17 +47,19 @@ fn each_fault_is_named_with_its_remedy_on_the_first_screen() {
 
 #[test]
 fn a_healthy_cluster_has_no_findings() {
-    let judged = judge(&well());
-    let outcomes = || judged.iter().flat_map(|group| &group.checks);
-    let bad: Vec<_> = outcomes().filter(|c| c.level > Level::Skipped).collect();
-    assert!(bad.is_empty(), "{bad:#?}");
-    let asked = outcomes().filter(|c| c.level == Level::Ok).count();
-    assert!(asked >= 40, "only {asked} checks were asked");
+    for namespaces in ["", "default,team-b"] {
+        let judged = judge(&well(namespaces));
+        let outcomes = || judged.iter().flat_map(|group| &group.checks);
+        let bad: Vec<_> = outcomes().filter(|c| c.level > Level::Skipped).collect();
+        assert!(bad.is_empty(), "{bad:#?}");
+        let asked = outcomes().filter(|c| c.level == Level::Ok).count();
+        assert!(asked >= 40, "only {asked} checks were asked");
+    }
 }
 
 #[test]
 fn what_was_observed_can_be_written_and_read_back() {
-    let observed = observed(&well());
+    let observed = observed(&well(""));
     let again = self::observed(&observed.documents());
     assert_eq!(check::judge(&observed, false), check::judge(&again, false));
 }
@@ -78,7 +81,7 @@ fn json_has_the_level_and_junit_has_all_checks() {
 /// Users do not notice the time of the checks, even with a thousand models.
 #[test]
 fn a_thousand_models_are_judged_at_once() {
-    let mut objects = well();
+    let mut objects = well("");
     let model = objects.iter().find(|o| o["kind"] == "ModelDeployment").unwrap().clone();
     for number in 0..1000 {
         let mut another = model.clone();
@@ -153,7 +156,8 @@ fn with(case: &Path) -> Vec<Value> {
         case.display(),
         documents.errors
     );
-    let mut objects = well();
+    let namespaces = fs::read_to_string(case.join("namespaces")).unwrap_or_default();
+    let mut objects = well(namespaces.trim());
     for change in documents.found.into_iter().map(|document| document.value) {
         let there = objects.iter().position(|object| key(object) == key(&change));
         match (there, change.get("gone"), change.get("patch")) {
@@ -193,19 +197,27 @@ fn base64(text: &str) -> Value {
 }
 
 /// A cluster in which all is well: the core, KAITO's provider, the operators of Asya and Llama Stack, a node, one of each kind.
-fn well() -> Vec<Value> {
-    static WELL: LazyLock<Vec<Value>> = LazyLock::new(make_well);
-    WELL.clone()
+/// Its controllers watch these namespaces; all if the text is empty.
+fn well(namespaces: &str) -> Vec<Value> {
+    static WELL: LazyLock<Vec<Value>> = LazyLock::new(|| make_well(""));
+    if namespaces.is_empty() {
+        return WELL.clone();
+    }
+    make_well(namespaces)
 }
 
-fn make_well() -> Vec<Value> {
+fn make_well(namespaces: &str) -> Vec<Value> {
+    let release = Release {
+        namespaces: namespaces.parse().unwrap(),
+        ..Release::default()
+    };
     let bundle = authority(now() - SignedDuration::from_hours(24));
     let mut objects = vec![facts(&bundle)];
     for component in manifests::components() {
         if ["dynamo-provider", "kuberay-provider", "direct-provider"].contains(&component.name.as_str()) {
             continue;
         }
-        let made = component.objects(&Release::default()).into_iter();
+        let made = component.objects(&release).into_iter();
         objects.extend(made.map(|object| serde_json::to_value(object).unwrap()));
         objects.extend(running(&component.name));
     }

@@ -290,19 +290,20 @@ async fn release(args: &InstallArgs, survey: &Survey<'_>) -> Result<Release, Err
     let standard = Release::default();
     let core = survey.deployment(labels::CORE_MANAGER).await?;
     let installed = core.as_ref().map(manifests::watched_by).unwrap_or_default();
-    let aggregation = match args.aggregate_roles {
-        Some(chosen) => chosen,
-        // Without the objects of the cluster the answer does not matter.
-        None => !args.step.includes(false) || survey.aggregates().await?,
+    // They change objects without a namespace only.
+    let (aggregation, permissions) = if args.step.includes(false) {
+        survey.choices().await?
+    } else {
+        (standard.aggregation, standard.permissions)
     };
     Ok(Release {
-        aggregation,
+        aggregation: args.aggregate_roles.unwrap_or(aggregation),
         namespaces: args.namespaces.clone().unwrap_or(installed),
         registry: args.image_registry.clone(),
         tag: args.image_tag.clone().unwrap_or(standard.tag),
         monitoring: args.monitoring,
         engine_monitoring: args.engine_monitoring,
         policy: args.provider_policy,
-        permissions: args.permission_policy,
+        permissions: args.permission_policy.unwrap_or(permissions),
     })
 }

@@ -9,7 +9,6 @@ use runway_api::{Namespace, labels};
 use runway_operator::scope::Namespaces;
 
 /// Arguments of `controller install` and `upgrade`.
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Debug, Args)]
 pub struct InstallArgs {
     /// Registry of the images
@@ -27,9 +26,10 @@ pub struct InstallArgs {
     /// Also install admission policies that allow a provider only to users who may create its upstream objects (Kubernetes 1.30)
     #[arg(long)]
     pub provider_policy: bool,
-    /// Install admission policies that require permissions of users for fields such as serviceAccountName (Kubernetes 1.30)
-    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
-    pub permission_policy: bool,
+    /// Install admission policies that require permissions of users for fields such as serviceAccountName (Kubernetes 1.30). If
+    /// omitted, the choice of the installation is kept; true at first
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub permission_policy: Option<bool>,
     /// Aggregate the roles of users to view, edit and admin. If omitted, the choice of the installation is kept; true at first
     #[arg(long, value_name = "BOOL")]
     pub aggregate_roles: Option<bool>,

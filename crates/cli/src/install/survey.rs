@@ -19,7 +19,9 @@ use runway_client::change::{Change, Deed, place};
 use runway_client::cluster::{Cluster, only};
 use runway_client::documents::typed;
 use runway_client::manifests::roles::USERS;
-use runway_client::manifests::{AGGREGATE, COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, Release, policy};
+use runway_client::manifests::{
+    AGGREGATE, COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, PERMISSION_POLICY, Release, policy,
+};
 use serde_json::json;
 
 /// Field manager of objects from third-party manifests.
@@ -93,19 +95,25 @@ impl<'a> Survey<'a> {
         found.map_err(|e| self.failed(e, format!("read Deployment/{component}")))
     }
 
-    /// Whether the roles of users are aggregated, or do not exist yet. A user who may not read them lacks other rights, too, which
-    /// are named together.
+    /// Whether the roles of users are aggregated, and whether single fields require permissions, as a role of users records it; true
+    /// if it does not exist yet. A user who may not read it lacks other rights, too, which are named together.
     ///
     /// # Errors
     /// The cluster cannot be read.
-    pub async fn aggregates(&self) -> Result<bool, Error> {
+    pub async fn choices(&self) -> Result<(bool, bool), Error> {
         let name = format!("{USERS}view");
         let found = match Api::<ClusterRole>::all(self.client()).get_opt(&name).await {
             Err(kube::Error::Api(status)) if status.is_forbidden() => None,
             found => found.map_err(|e| self.failed(e, format!("read ClusterRole/{name}")))?,
         };
-        let label = |role: ClusterRole| role.labels().get(&format!("{AGGREGATE}view")).cloned();
-        Ok(found.is_none_or(|role| label(role).as_deref() == Some("true")))
+        Ok(found.map_or((true, true), |role| {
+            let label = role.labels().get(&format!("{AGGREGATE}view"));
+            let annotation = role.annotations().get(PERMISSION_POLICY);
+            (
+                label.is_some_and(|value| value == "true"),
+                annotation.is_none_or(|value| value == "true"),
+            )
+        }))
     }
 
     /// The object of this kind and name as it is in the cluster, if it is part of the product.

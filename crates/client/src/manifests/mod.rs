@@ -51,7 +51,8 @@ use serde_json::Value;
 
 pub use component::{Claim, Component, Content, Folder, Origin, Port, Release};
 pub use metadata::{
-    AGGREGATE, COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, TRANSPORTS, WEBHOOK_SECRET, WEBHOOK_SERVICE,
+    AGGREGATE, COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, PERMISSION_POLICY, TRANSPORTS, WEBHOOK_SECRET,
+    WEBHOOK_SERVICE,
 };
 use metadata::{labelled, object, ours};
 pub use roles::Identity;

@@ -6,7 +6,7 @@ use runway_operator::scope::{FLAG, Namespaces};
 use serde_json::{Value, json};
 
 use super::component::{Component, Release};
-use super::metadata::{AGGREGATE, object};
+use super::metadata::{AGGREGATE, PERMISSION_POLICY, object};
 use super::pods;
 use super::roles::{self, Identity};
 
@@ -64,12 +64,18 @@ impl Component {
     }
 }
 
-/// An object with the choices of an installation: whether a role is aggregated, and the namespaces of a webhook.
+/// An object with the choices of an installation: whether a role is aggregated, whether fields require permissions, and the
+/// namespaces of a webhook.
 fn chosen(object: &DynamicObject, release: &Release) -> DynamicObject {
     let mut object = object.clone();
     let labels = object.labels_mut().iter_mut();
     for (_, value) in labels.filter(|(key, _)| key.starts_with(AGGREGATE)) {
         *value = release.aggregation.to_string();
+    }
+    // A later upgrade keeps it.
+    if !release.permissions && object.labels().contains_key(&format!("{AGGREGATE}view")) {
+        let choice = (PERMISSION_POLICY.to_owned(), release.permissions.to_string());
+        object.annotations_mut().extend([choice]);
     }
     if !release.namespaces.are_all() {
         for webhook in webhooks(&mut object) {

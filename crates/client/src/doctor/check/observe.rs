@@ -152,6 +152,9 @@ impl Reader {
             self.seen; crds, namespaces, mutating, validating, services, slices, deployments, leases, cluster_roles,
             cluster_role_bindings, roles, role_bindings, nodes
         );
+        let watched = self.watched();
+        let (roles, role_bindings) = tokio::join!(self.in_each(&watched), self.in_each(&watched));
+        keep!(self.seen; roles, role_bindings);
         let objects = async {
             tokio::join!(
                 self.everywhere(everything()),
@@ -250,6 +253,26 @@ impl Reader {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
         list(Api::namespaced(self.client.clone(), NAMESPACE), params).await
+    }
+
+    /// Namespaces that controllers watch, if they do not watch all.
+    fn watched(&self) -> BTreeSet<Namespace> {
+        let components = manifests::components().into_iter();
+        let lists = components.map(|component| self.seen.watched_by(&component.name));
+        lists.flat_map(|list| list.names().to_vec()).collect()
+    }
+
+    /// Our objects in these namespaces. They are read one by one: that requires no permission elsewhere.
+    async fn in_each<K>(&self, namespaces: &BTreeSet<Namespace>) -> Read<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let lists = namespaces.iter().map(|namespace| {
+            let api = Api::namespaced(self.client.clone(), namespace);
+            list(api, ours())
+        });
+        let lists: Result<Vec<Vec<K>>, _> = join_all(lists).await.into_iter().collect();
+        Ok(lists?.concat())
     }
 
     /// Objects in the requested namespaces, or in that of the context if others may not be listed.
@@ -441,6 +464,10 @@ impl Reader {
     /// Submits a ModelDeployment as a dry run that only admission rejects.
     async fn admission(&self) -> Admission {
         let here = self.namespace.as_ref().unwrap_or(&self.home);
+        // The webhooks are called for the namespaces of the installation only.
+        let watched = self.seen.watched_by(labels::CORE_MANAGER);
+        let first = watched.names().first().filter(|_| !watched.contain(here));
+        let here = first.unwrap_or(here);
         let resource = ApiResource::erase::<ModelDeployment>(&());
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), here, &resource);
         let mut wrong = DynamicObject::new("kubeairunway-check", &resource);
@@ -476,7 +503,7 @@ impl Reader {
 /// Keeps what was read, or why it was not.
 fn keep<K: Resource<DynamicType = ()>>(facts: &mut Facts, place: &mut Vec<K>, read: Read<K>) {
     match read {
-        Ok(found) => *place = found,
+        Ok(found) => place.extend(found),
         Err(why) => {
             facts.unread.insert(K::kind(&()).into_owned(), why);
         }

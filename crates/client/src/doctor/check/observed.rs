@@ -11,14 +11,17 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
 use runway_operator::clock;
+use runway_operator::scope::Namespaces;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Skip;
 use crate::diagnostic::Diagnostic;
+use crate::manifests::{self, NAMESPACE};
 use crate::offline::documents::{Document, Documents};
 
 /// API version of the document that holds [`Facts`].
@@ -159,7 +162,7 @@ observed! {
     cluster_roles: ClusterRole;
     /// Bindings of these roles.
     cluster_role_bindings: ClusterRoleBinding;
-    /// Our Roles.
+    /// Our Roles, in our namespace and in those of the installation.
     roles: Role;
     /// Bindings of these roles.
     role_bindings: RoleBinding;
@@ -217,6 +220,13 @@ impl Observed {
     /// Time of the observation; the current time if it is not recorded.
     pub fn now(&self) -> Timestamp {
         self.facts.now.unwrap_or_else(clock::now)
+    }
+
+    /// Namespaces that a component watches; all if it is not installed.
+    pub fn watched_by(&self, component: &str) -> Namespaces {
+        let is_it = |d: &&Deployment| d.name_any() == component && d.namespace().as_deref() == Some(NAMESPACE);
+        let deployment = self.deployments.iter().find(is_it);
+        deployment.map(manifests::watched_by).unwrap_or_default()
     }
 
     /// Objects of a kind that has no list of its own.

@@ -3,7 +3,8 @@
 use jiff::SignedDuration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
+use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef, Subject};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use runway_api::labels;
 use runway_operator::access::by_scope;
@@ -71,7 +72,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "controllers-roles",
         title: "each controller has its permissions",
-        looks_at: "The ClusterRole, Role and bindings of each controller grant the permissions that this version requires.",
+        looks_at: "The ClusterRole, Role and bindings of each controller grant the permissions that this version requires. In an installation for namespaces, those in each of them.",
         remedy: INSTALL,
         judge: Some(roles),
     },
@@ -261,70 +262,83 @@ fn leases(observed: &Observed) -> Judged {
 fn roles(observed: &Observed) -> Judged {
     let (cluster_roles, bindings) = (observed.cluster_roles()?, observed.cluster_role_bindings()?);
     let (roles, role_bindings) = (observed.roles()?, observed.role_bindings()?);
-    let in_ours = |namespace: Option<String>| namespace.as_deref() == Some(NAMESPACE);
     let find = |(component, deployment): &(&Component, &Deployment)| {
         let name = component.name.as_str();
-        let needed = if manifests::watched_by(deployment).are_all() {
-            component.access.clone()
+        let watched = manifests::watched_by(deployment);
+        let (everywhere, within) = if watched.are_all() {
+            (component.access.clone(), Vec::new())
         } else {
-            by_scope(&component.access).0
+            by_scope(&component.access)
         };
-        let everywhere = cluster_roles.iter().find(|r| r.name_any() == name);
-        let lacking = lacks(&needed, everywhere.map(|r| r.rules.as_deref().unwrap_or_default()))
-            .map(|what| (format!("ClusterRole {name}"), what));
-        let bound = bindings
-            .iter()
-            .find(|b| b.name_any() == name)
-            .map(|b| (&b.role_ref, &b.subjects));
-        let unbound = is_unbound(name, "ClusterRole", &needed, bound);
-        let here = roles.iter().find(|r| r.name_any() == name && in_ours(r.namespace()));
-        let lacking_here = lacks(
-            &component.access_in_namespace,
-            here.map(|r| r.rules.as_deref().unwrap_or_default()),
-        )
-        .map(|what| (format!("Role {NAMESPACE}/{name}"), what));
-        let bound = role_bindings
-            .iter()
-            .find(|b| b.name_any() == name && in_ours(b.namespace()));
-        let unbound_here = is_unbound(
-            name,
-            "Role",
-            &component.access_in_namespace,
-            bound.map(|b| (&b.role_ref, &b.subjects)),
-        );
-        let (subject, text) = lacking.or(unbound).or(lacking_here).or(unbound_here)?;
-        let again = if name == labels::CORE_MANAGER {
-            INSTALL.to_owned()
-        } else {
-            name.strip_suffix("-provider").map_or_else(
-                || format!("kubectl apply -k deploy/kustomize/{name}"),
-                |p| format!("kubeairunway provider install {p}"),
-            )
+        let role = cluster_roles.iter().find(|role| role.name_any() == name);
+        let bound = bindings.iter().find(|binding| binding.name_any() == name);
+        let everywhere = Grant {
+            kind: "ClusterRole",
+            place: name.to_owned(),
+            role: role.map(|role| role.rules.as_deref().unwrap_or_default()),
+            binding: bound.map(|binding| (&binding.role_ref, binding.subjects.as_deref().unwrap_or_default())),
+        }
+        .lacks(name, &everywhere);
+        let in_one = |namespace: &str, needed: &[PolicyRule]| {
+            let is_it = |object: &ObjectMeta| {
+                object.name.as_deref() == Some(name) && object.namespace.as_deref() == Some(namespace)
+            };
+            let role = roles.iter().find(|role| is_it(&role.metadata));
+            let bound = role_bindings.iter().find(|binding| is_it(&binding.metadata));
+            Grant {
+                kind: "Role",
+                place: format!("{namespace}/{name}"),
+                role: role.map(|role| role.rules.as_deref().unwrap_or_default()),
+                binding: bound.map(|binding| (&binding.role_ref, binding.subjects.as_deref().unwrap_or_default())),
+            }
+            .lacks(name, needed)
+        };
+        let (subject, text) = everywhere
+            .or_else(|| in_one(NAMESPACE, &component.access_in_namespace))
+            .or_else(|| watched.names().iter().find_map(|namespace| in_one(namespace, &within)))?;
+        let again = match name.strip_suffix("-provider") {
+            _ if name == labels::CORE_MANAGER => INSTALL.to_owned(),
+            Some(provider) => format!("kubeairunway provider install {provider}"),
+            None if watched.are_all() => format!("kubectl apply -k deploy/kustomize/{name}"),
+            None => UPGRADE.to_owned(),
         };
         Some(Finding::error(subject, text).remedy(again))
     };
     Ok(each(&some_installed(observed)?, find))
 }
 
-type Bound<'a> = Option<(&'a RoleRef, &'a Option<Vec<k8s_openapi::api::rbac::v1::Subject>>)>;
+/// A role of a controller as it is in the cluster, and its binding.
+struct Grant<'a> {
+    kind: &'static str,
+    /// Name, with the namespace if there is one.
+    place: String,
+    role: Option<&'a [PolicyRule]>,
+    binding: Option<(&'a RoleRef, &'a [Subject])>,
+}
 
-fn is_unbound(name: &str, kind: &str, needed: &[PolicyRule], bound: Bound<'_>) -> Option<(String, String)> {
-    if needed.is_empty() {
-        return None;
+impl Grant<'_> {
+    /// The first object without which the controller lacks a permission, and the reason.
+    fn lacks(&self, controller: &str, needed: &[PolicyRule]) -> Option<(String, String)> {
+        if needed.is_empty() {
+            return None;
+        }
+        if let Some(missing) = lacks(needed, self.role) {
+            return Some((format!("{} {}", self.kind, self.place), missing));
+        }
+        let subject = format!("{}Binding {}", self.kind, self.place);
+        let Some((role, subjects)) = self.binding else {
+            return Some((subject, "does not exist: the controller has no permissions".to_owned()));
+        };
+        let is_its = role.name == controller && subjects.iter().any(|s| s.name == controller);
+        (!is_its).then(|| {
+            let text = format!("does not bind the controller {controller} to its role");
+            (subject, text)
+        })
     }
-    let subject = format!("{kind}Binding {name}");
-    let Some((role, subjects)) = bound else {
-        return Some((subject, "does not exist: the controller has no permissions".to_owned()));
-    };
-    let is_its = role.name == name && subjects.iter().flatten().any(|s| s.name == name);
-    (!is_its).then(|| (subject, format!("does not bind the controller {name} to its role")))
 }
 
 /// The first right that is needed and not given.
 fn lacks(needed: &[PolicyRule], given: Option<&[PolicyRule]>) -> Option<String> {
-    if needed.is_empty() {
-        return None;
-    }
     let Some(given) = given else {
         return Some("does not exist: the controller has no permissions".to_owned());
     };

@@ -10,7 +10,7 @@ use runway_api::{ModelDeployment, ProviderReason, labels};
 
 use super::nodes::subject;
 use super::pods;
-use super::shared::unless_none;
+use super::shared::{unless_none, unobserved};
 use crate::doctor::check::Causes;
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::manifests;
@@ -145,7 +145,9 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
         .creation_timestamp()
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     if status.phase.is_none() || status.conditions.is_empty() {
-        return (age > UNSEEN).then(|| ("model-observed", error("not reconciled by a controller yet".to_owned())));
+        let finding = error("not reconciled by a controller yet".to_owned());
+        let finding = unobserved(observed, labels::CORE_MANAGER, &namespace, finding);
+        return (age > UNSEEN).then_some(("model-observed", finding));
     }
     let why = format!("kubeairunway why {place}");
     let edit = format!("kubectl edit modeldeployment {place}");

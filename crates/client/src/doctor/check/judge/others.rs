@@ -11,7 +11,7 @@ use runway_api::{AsyncActor, LlamaStackDistribution};
 use runway_asya_operator::plan;
 
 use super::pods;
-use super::shared::unless_none;
+use super::shared::{unless_none, unobserved};
 use crate::doctor::check::Causes;
 use crate::doctor::check::{Check, Finding, Observed};
 
@@ -154,8 +154,9 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     let status = actor.status.clone().unwrap_or_default();
     if status.conditions.is_empty() {
-        let text = "not reconciled by an operator yet";
-        return (age > UNSEEN).then(|| ("actor-observed", Finding::error(subject, text)));
+        let finding = Finding::error(subject, "not reconciled by an operator yet");
+        let finding = unobserved(observed, labels::ASYA_MANAGER, &namespace, finding);
+        return (age > UNSEEN).then_some(("actor-observed", finding));
     }
     if let Some(c) = paused(&status.conditions) {
         let resume = format!("kubeairunway resume -n {namespace} asya/{name}");
@@ -227,8 +228,9 @@ fn cause_of_distribution(
         .creation_timestamp()
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     let Some(status) = llsd.status.as_ref().filter(|s| s.phase.is_some()) else {
-        let text = "not reconciled by an operator yet";
-        return (age > UNSEEN).then(|| ("llama-observed", Finding::error(subject, text)));
+        let finding = Finding::error(subject, "not reconciled by an operator yet");
+        let finding = unobserved(observed, llama_stack::MANAGER, &namespace, finding);
+        return (age > UNSEEN).then_some(("llama-observed", finding));
     };
     if let Some(c) = paused(&status.conditions) {
         let resume = format!("kubeairunway resume -n {namespace} llsd/{name}");

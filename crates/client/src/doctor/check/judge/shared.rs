@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::doctor::check::{Finding, Skip};
+use crate::doctor::check::{Finding, Observed, Skip};
 use crate::manifests::{self, Component};
 
 /// Components of the product, computed once because schemas are expensive.
@@ -14,6 +14,17 @@ pub(super) fn unless_none<T>(all: &[T], what: &str) -> Result<(), Skip> {
         return Err(Skip(format!("no {what}")));
     }
     Ok(())
+}
+
+/// A finding about an object that its controller has not reconciled: for another reason if it does not watch the namespace.
+pub(super) fn unobserved(observed: &Observed, controller: &str, namespace: &str, finding: Finding) -> Finding {
+    let watched = observed.watched_by(controller);
+    if watched.contain(namespace) {
+        return finding;
+    }
+    let text = format!("not reconciled: {controller} watches only the namespaces {watched}");
+    let remedy = format!("kubeairunway controller upgrade --namespaces {watched},{namespace}");
+    Finding { text, ..finding }.remedy(remedy)
 }
 
 /// Findings about each object.
