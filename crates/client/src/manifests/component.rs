@@ -68,6 +68,17 @@ pub struct Folder {
     pub content: Content,
 }
 
+impl Folder {
+    /// The administrator's certificate and key (`tls.crt`, `tls.key`), for a server of callers.
+    pub fn tls(secret: &'static str) -> Self {
+        Self {
+            name: "tls",
+            path: "/etc/kubeairunway/tls".to_owned(),
+            content: Content::Secret(secret),
+        }
+    }
+}
+
 /// A volume of the default storage class, named as the component.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {

@@ -2,7 +2,7 @@
 //!
 //! It may ask the API server about callers, and keep its certificate, and nothing else. Its jobs are on a volume of its own, so it has one pod.
 
-use super::component::{Claim, Component, Origin, Port};
+use super::component::{Claim, Component, Folder, Origin, Port};
 use super::transports;
 
 /// Name of the component, and of its program.
@@ -12,6 +12,8 @@ pub const PROGRESS: &str = "asya-gateway-progress";
 /// Label of the namespaces from which it may be reached: those of its callers and of the actors, and that of an ingress controller.
 pub const CLIENTS_LABEL: &str = "kubeairunway.ai/asya-clients";
 
+/// The administrator's optional Secret with its certificate.
+pub const TLS: &str = "asya-gateway-tls";
 /// Folder of its volume.
 const STORE: &str = "/var/lib/asya-gateway";
 
@@ -24,7 +26,8 @@ pub fn gateway() -> Component {
         https: service == NAME,
         from: Origin::Labelled(CLIENTS_LABEL),
     };
-    let (variables, folders) = transports();
+    let (variables, mut folders) = transports();
+    folders.push(Folder::tls(TLS));
     Component {
         is_controller: false,
         watches: false,
@@ -66,6 +69,8 @@ mod tests {
         let pod = &deployment.data["spec"]["template"]["spec"];
         let volume = json!({"name": "store", "persistentVolumeClaim": {"claimName": claim.name_any()}});
         assert!(pod["volumes"].as_array().unwrap().contains(&volume), "{pod:#}");
+        let tls = json!({"name": "tls", "secret": {"secretName": TLS, "optional": true}});
+        assert!(pod["volumes"].as_array().unwrap().contains(&tls), "{pod:#}");
         assert!(
             pod.to_string().contains("serviceAccountToken\""),
             "it asks about callers"

@@ -13,7 +13,9 @@ pub const NAME: &str = labels::ROUTER_MANAGER;
 pub const CLIENTS_LABEL: &str = "kubeairunway.ai/model-clients";
 /// The administrator's optional Secret with the keys of callers that have no token of the cluster.
 pub const KEYS: &str = "kubeairunway-gateway-keys";
-/// Mount path of that Secret.
+/// The administrator's optional Secret with its certificate.
+pub const TLS: &str = "kubeairunway-gateway-tls";
+/// Mount path of the keys.
 const KEYS_PATH: &str = "/etc/kubeairunway/gateway-keys";
 
 /// The router. With two pods, one can stop without an interruption.
@@ -26,11 +28,14 @@ pub fn router() -> Component {
         // Bodies have 64 MiB (--memory), and each of 12,000 requests (--largest-requests) at most 64 KiB beside its body: 4 KiB that
         // are always received, and the buffers of two connections.
         memory_limit: "1Gi",
-        folders: vec![Folder {
-            name: "keys",
-            path: KEYS_PATH.to_owned(),
-            content: Content::Secret(KEYS),
-        }],
+        folders: vec![
+            Folder {
+                name: "keys",
+                path: KEYS_PATH.to_owned(),
+                content: Content::Secret(KEYS),
+            },
+            Folder::tls(TLS),
+        ],
         ports: vec![Port {
             name: "models",
             number: 8000,
@@ -83,7 +88,9 @@ mod tests {
             .unwrap();
         let pod = &deployment.data["spec"]["template"]["spec"];
         assert_eq!(pod["terminationGracePeriodSeconds"], 130);
-        let keys = json!({ "name": "keys", "secret": { "secretName": KEYS, "optional": true } });
-        assert!(pod["volumes"].as_array().unwrap().contains(&keys), "{pod:#}");
+        for (name, secret) in [("keys", KEYS), ("tls", TLS)] {
+            let volume = json!({ "name": name, "secret": { "secretName": secret, "optional": true } });
+            assert!(pod["volumes"].as_array().unwrap().contains(&volume), "{pod:#}");
+        }
     }
 }
