@@ -8,7 +8,8 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
 use runway_client::manifests::{
-    AGGREGATE, Component, Identity, NAMESPACE, Release, component, confinement, console, gateway, pods, router, routes,
+    AGGREGATE, Component, Identity, NAMESPACE, PERMISSION_POLICY, Release, component, confinement, console, gateway,
+    pods, router, routes,
 };
 use runway_operator::scope::FLAG;
 use serde_json::{Map, Value, json};
@@ -356,6 +357,12 @@ fn opened(object: &DynamicObject, component: &Component, values: &str) -> Result
         if label.starts_with(AGGREGATE) {
             *wanted = json!(mark(".Values.roles.aggregate | quote"));
         }
+    }
+    if let Some(choice) = value
+        .pointer_mut("/metadata/annotations")
+        .and_then(|annotations| annotations.get_mut(PERMISSION_POLICY))
+    {
+        *choice = json!(mark(".Values.policy.permissions | quote"));
     }
     let webhooks = value.get_mut("webhooks").and_then(Value::as_array_mut);
     for webhook in webhooks.into_iter().flatten() {

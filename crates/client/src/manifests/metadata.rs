@@ -20,7 +20,7 @@ pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 pub const OLDEST_KUBERNETES: u32 = 26;
 /// Beginning of the label that aggregates a role to one of Kubernetes' own; `true` does, any other value does not.
 pub const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
-/// Annotation of the role `kubeairunway-view`: `false` records that an installation has no policies for permissions of users.
+/// Annotation of the roles of users that records whether an installation has the policies for permissions of users.
 pub const PERMISSION_POLICY: &str = "kubeairunway.ai/permission-policy";
 /// The ConfigMap with `transports.json`, and the Secret with what it refers to, for the AsyncActor operator. Both are the
 /// administrator's, and optional.

@@ -73,9 +73,13 @@ fn chosen(object: &DynamicObject, release: &Release) -> DynamicObject {
         *value = release.aggregation.to_string();
     }
     // A later upgrade keeps it.
-    if !release.permissions && object.labels().contains_key(&format!("{AGGREGATE}view")) {
-        let choice = (PERMISSION_POLICY.to_owned(), release.permissions.to_string());
-        object.annotations_mut().extend([choice]);
+    if let Some(value) = object
+        .metadata
+        .annotations
+        .as_mut()
+        .and_then(|all| all.get_mut(PERMISSION_POLICY))
+    {
+        *value = release.permissions.to_string();
     }
     if !release.namespaces.are_all() {
         for webhook in webhooks(&mut object) {

@@ -8,7 +8,7 @@ use runway_api::labels;
 use runway_operator::access::{by_scope, rule};
 use runway_operator::scope::Namespaces;
 
-use super::metadata::{AGGREGATE, NAMESPACE, meta, object};
+use super::metadata::{AGGREGATE, NAMESPACE, PERMISSION_POLICY, meta, object};
 
 /// Beginning of the names of the roles of users.
 pub const USERS: &str = "kubeairunway-";
@@ -129,6 +129,8 @@ fn user_role(of: &str, rules: Vec<PolicyRule>) -> DynamicObject {
         ..ClusterRole::default()
     };
     role.labels_mut().insert(format!("{AGGREGATE}{of}"), "true".to_owned());
+    role.annotations_mut()
+        .insert(PERMISSION_POLICY.to_owned(), "true".to_owned());
     object(&role)
 }
 
