@@ -328,9 +328,10 @@ fn unavailable(seen: &Observed, name: &str) -> Option<Draft> {
     ))
 }
 
-/// Whether the core wrote this Ready in place of a provider, given that the provider has not written its part.
+/// Whether this is the Ready that the core writes in place of a provider. Only asked for a status without a provider's part; the
+/// other reasons of the core are then of the time before the selection, and any other text is of a provider.
 fn stands_in(ready: &Condition) -> bool {
-    CoreReason::of(&ready.reason).is_none_or(CoreReason::stands_in)
+    CoreReason::of(&ready.reason).is_some_and(CoreReason::stands_in)
 }
 
 /// Whether phase, message and Ready belong to the provider: from its selection on. If the user's own selector wrote it, the
@@ -340,7 +341,8 @@ fn is_handed_over(status: &ModelDeploymentStatus, foreign_selector: bool) -> boo
         return false;
     }
     let ready = status.conditions.get_condition(condition::READY);
-    !foreign_selector || status.has_provider_part() || ready.is_none_or(stands_in)
+    let is_of_the_core = |c: &Condition| CoreReason::of(&c.reason).is_some() && !stands_in(c);
+    !foreign_selector || status.has_provider_part() || !ready.is_some_and(is_of_the_core)
 }
 
 /// The core's part of a status (design 3.10).
