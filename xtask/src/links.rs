@@ -201,6 +201,23 @@ mod tests {
         assert_eq!(links, [(6, "f.md#g")]);
     }
 
+    /// `NAME` stands for a name, and `*` for any.
+    #[test]
+    fn recipes_for_contributors_name_files_that_exist() {
+        let page = fs::read_to_string(shell::root().join("CONTRIBUTING.md")).unwrap();
+        let (_, recipes) = page.split_once("## Your first change").unwrap();
+        let (recipes, _) = recipes.split_once("\n## ").unwrap();
+        let path = Regex::new("`((?:crates|deploy|docs|xtask)/[^`]*)`").unwrap();
+        let paths: Vec<_> = path.captures_iter(recipes).map(|found| found[1].to_owned()).collect();
+        assert!(paths.len() > 15, "{paths:?}");
+        for path in paths {
+            let certain = path.split(['*', '{']).next().unwrap_or_default();
+            let certain = certain.replace("NAME", "kaito");
+            let certain = certain.trim_end_matches("provider-");
+            assert!(shell::root().join(certain).exists(), "CONTRIBUTING.md: no {path}");
+        }
+    }
+
     #[test]
     fn links_are_resolved_from_the_folder_of_their_page() {
         assert_eq!(resolve("guide/adr/README.md", "../status.md#x"), "guide/status.md");

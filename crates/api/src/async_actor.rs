@@ -13,23 +13,36 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::condition::{self, Conditions as _};
+use crate::condition::{self, Conditions as _, PAUSED, READY, STALLED, conditions};
 use crate::labels;
 use crate::managed::managed;
 use crate::tone::{Tone, texts, words};
 
-/// The target was found. Present with `workloadRef` only.
-pub const TARGET_RESOLVED: &str = "TargetResolved";
-/// The sidecar and the runtime run in the target's pods or in a proxy. Present with `workloadRef` only.
-pub const RUNTIME_INJECTED: &str = "RuntimeInjected";
-/// The actor's own workload is ready. Present with `workload` only.
-pub const WORKLOAD_READY: &str = "WorkloadReady";
-/// The transport is configured and the queue exists.
-pub const TRANSPORT_READY: &str = "TransportReady";
-/// KEDA scales the workload. Present while scaling is enabled.
-pub const SCALING_READY: &str = "ScalingReady";
-/// Something needs the user's attention although nothing failed; present only while true.
-pub const WARNING: &str = "Warning";
+conditions! {
+    /// Condition types of an AsyncActor, in the order in which they are written.
+    CONDITIONS {
+        TARGET_RESOLVED = "TargetResolved", Operator, If("with `spec.workloadRef`"),
+            "The workload behind `spec.workloadRef` and the URL of its model are known.";
+        RUNTIME_INJECTED = "RuntimeInjected", Operator, If("with `spec.workloadRef`"),
+            "The containers `asya-runtime` and `asya-sidecar` run with the target, in its pods or in a proxy \
+             Deployment. It also has the pod reasons of `WorkloadReady`.";
+        WORKLOAD_READY = "WorkloadReady", Operator, If("with `spec.workload`"),
+            "The actor's own workload exists and its pods work.";
+        TRANSPORT_READY = "TransportReady", Operator, Always,
+            "The transport is configured and the actor's queue exists.";
+        SCALING_READY = "ScalingReady", Operator, If("with `spec.scaling`"),
+            "KEDA scales the workload by the length of the queue.";
+        READY, Operator, Always,
+            "The actor processes messages, or is at zero replicas as desired. Its reason is the word in \
+             `status.status`.";
+        STALLED, Operator, WhileTrue,
+            "The spec violates a rule of the API, and nothing is changed. The reason is `Invalid`.";
+        PAUSED, Operator, WhileTrue,
+            "Reconciliation is paused by annotation. Deletion is not paused.";
+        WARNING = "Warning", Operator, WhileTrue,
+            "The actor works, but something needs attention.";
+    }
+}
 
 pub use crate::reserved::{RESERVED_VARIABLES, RUNTIME_ENV};
 
@@ -598,98 +611,70 @@ pub struct AsyncActorStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// State of an AsyncActor: the word in `status.status`. The schema accepts any text, so that other versions of the operator may
-/// write their own words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ActorState {
-    /// Enough replicas are ready.
-    Running,
-    /// Scaled to zero by the queue until a message arrives.
-    Napping,
-    /// Zero replicas, as requested.
-    Stopped,
-    /// The replicas or the queue are being created.
-    Creating,
-    /// The first replica after scaling to zero is starting.
-    WakingUp,
-    /// More replicas are starting.
-    ScalingUp,
-    /// Replicas are terminating.
-    ScalingDown,
-    /// A rollout replaces the pods.
-    Updating,
-    /// The binding moves to another target or strategy.
-    Moving,
-    /// The target, its kind or its URL does not exist yet.
-    WaitingForTarget,
-    /// Reconciliation is paused.
-    Paused,
-    /// The actor is being deleted.
-    Terminating,
-    /// The spec is invalid.
-    Invalid,
-    /// The target does not support binding.
-    BindingError,
-    /// The transport is unknown, or its broker is unavailable.
-    TransportError,
-    /// Another controller changes our fields of the target.
-    Conflict,
-    /// Another controller changed our fields so often that the operator stopped.
-    ConflictStopped,
-    /// Another actor is bound to the target.
-    AlreadyManaged,
-    /// An object with a required name has another owner.
-    NameTaken,
-    /// Another field manager owns a required field.
-    FieldConflict,
-    /// The API server rejected an object.
-    Refused,
-    /// No node fits a pod.
-    PendingResources,
-    /// An image cannot be pulled.
-    ImagePullError,
-    /// A Secret or ConfigMap that a pod refers to is missing.
-    ConfigError,
-    /// The container asya-runtime fails.
-    RuntimeError,
-    /// The container asya-sidecar fails.
-    SidecarError,
-    /// Pods cannot be created, or another container fails.
-    WorkloadError,
-    /// KEDA cannot scale the workload.
-    ScalingError,
+words! {
+    /// State of an AsyncActor: the word in `status.status`. The schema accepts any text, so that other versions of the operator may
+    /// write their own words.
+    ActorState {
+        /// Enough replicas are ready.
+        Current Running: "Nothing",
+        /// KEDA scaled the actor to zero; the next message starts it.
+        Current Napping: "Nothing",
+        /// Zero replicas are desired.
+        Current Stopped: "Raise the replicas to process messages",
+        /// The queue, the workload or its first replicas are being created.
+        InProgress Creating: "Wait",
+        /// The first replica after scaling to zero is starting.
+        InProgress WakingUp: "Wait",
+        /// More replicas are starting.
+        InProgress ScalingUp: "Nothing",
+        /// Replicas are ending.
+        InProgress ScalingDown: "Nothing",
+        /// A rollout is in progress.
+        InProgress Updating: "Wait",
+        /// The binding is moving to another target or strategy.
+        InProgress Moving: "Wait",
+        /// The target, its CRD or its URL does not exist yet.
+        InProgress WaitingForTarget: "Create the target, or correct `spec.workloadRef`",
+        /// Reconciliation is paused; pods keep running.
+        Paused Paused: "Remove the annotation, or run `kubeairunway resume`",
+        /// The actor is being deleted; the message names what the deletion waits for, at most five minutes.
+        Terminating Terminating: "Wait",
+        /// The spec violates a rule of the API.
+        Failed Invalid: "Correct the fields that the message names",
+        /// The actor cannot be bound to the target.
+        Failed BindingError: "See the conditions `TargetResolved` and `RuntimeInjected`",
+        /// The transport is not configured, or its broker cannot be used.
+        Failed TransportError: "See the condition `TransportReady`",
+        /// Another field manager removes the injected containers; the operator adds them again after a wait.
+        Failed Conflict: "Set `spec.binding.strategy` to `Proxy` if this repeats",
+        /// Another field manager removed the injected containers more than five times; the operator leaves the target
+        /// alone.
+        Failed ConflictStopped:
+            "Set `spec.binding.strategy` or `spec.binding.onConflict` to `Proxy`; any change of the spec starts another attempt",
+        /// An older actor is bound to the target.
+        Failed AlreadyManaged: "Delete one of the two actors, or set `spec.binding.strategy` to `Proxy`",
+        /// An object with the required name exists and belongs to another owner.
+        Failed NameTaken: "Rename the actor, or delete the other object",
+        /// Another field manager owns a field that the operator has to set.
+        Failed FieldConflict: "Remove the field from the other manager's manifest",
+        /// The API server rejected an object, or has failed to write it for a minute.
+        Failed Refused: "Follow the message",
+        /// No node accepts a pod.
+        Failed PendingResources: "Add a node, or lower the requests",
+        /// The kubelet cannot pull an image.
+        Failed ImagePullError: "Correct the image, or add pull credentials",
+        /// A Secret or ConfigMap that a pod needs does not exist.
+        Failed ConfigError: "Create it, or correct its name",
+        /// The container `asya-runtime` fails.
+        Failed RuntimeError: "Read its log; correct the handler",
+        /// The container `asya-sidecar` fails.
+        Failed SidecarError: "Read its log; check the transport",
+        /// Pods cannot be created, or another container fails.
+        Failed WorkloadError: "Follow the message",
+        /// KEDA cannot scale the actor.
+        Failed ScalingError: "See the condition `ScalingReady`",
+    }
 }
-
-words!(ActorState {
-    Running "Running" Current,
-    Napping "Napping" Current,
-    Stopped "Stopped" Current,
-    Creating "Creating" InProgress,
-    WakingUp "WakingUp" InProgress,
-    ScalingUp "ScalingUp" InProgress,
-    ScalingDown "ScalingDown" InProgress,
-    Updating "Updating" InProgress,
-    Moving "Moving" InProgress,
-    WaitingForTarget "WaitingForTarget" InProgress,
-    Paused "Paused" Paused,
-    Terminating "Terminating" Terminating,
-    Invalid "Invalid" Failed,
-    BindingError "BindingError" Failed,
-    TransportError "TransportError" Failed,
-    Conflict "Conflict" Failed,
-    ConflictStopped "ConflictStopped" Failed,
-    AlreadyManaged "AlreadyManaged" Failed,
-    NameTaken "NameTaken" Failed,
-    FieldConflict "FieldConflict" Failed,
-    Refused "Refused" Failed,
-    PendingResources "PendingResources" Failed,
-    ImagePullError "ImagePullError" Failed,
-    ConfigError "ConfigError" Failed,
-    RuntimeError "RuntimeError" Failed,
-    SidecarError "SidecarError" Failed,
-    WorkloadError "WorkloadError" Failed,
-    ScalingError "ScalingError" Failed,
-});
 
 impl ActorState {
     /// The state with this text; absent for a text of another version.

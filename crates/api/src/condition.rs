@@ -13,72 +13,30 @@
 //! # Ok::<(), jiff::Error>(())
 //! ```
 //!
-//! Each condition type has one owner. `Ready` is always present; abnormal conditions are present only while they are true
-//! (kstatus, as in Flux). A transition time changes only on a transition.
+//! The tables of condition types are read by the status reference, by `kubeairunway why` and by the console. `Ready` is always
+//! present; unusual conditions are present only while they are true (kstatus, as in Flux). A transition time changes only on a
+//! transition.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use crate::async_actor::CONDITIONS;
 use crate::reason::CoreReason;
 
-/// The schema of the spec was accepted. Owner: core.
-pub const VALIDATED: &str = "Validated";
-/// A provider is selected. Owner: core.
-pub const PROVIDER_SELECTED: &str = "ProviderSelected";
-/// Reconciliation is paused by annotation; present only while true. Owner: core; on kinds without one, their operator.
-pub const PAUSED: &str = "Paused";
-/// The selected provider's controller is silent; present only while true. Owner: core.
-pub const PROVIDER_UNAVAILABLE: &str = "ProviderUnavailable";
-/// The autoscaler of `spec.scaling.autoscaling` scales the model; present only with it. Owner: core.
-pub const AUTOSCALER_READY: &str = "AutoscalerReady";
-/// The Gateway routes requests to the model; present only while the routes controller runs for it. Owner: gateway.
-pub const GATEWAY_READY: &str = "GatewayReady";
-/// The provider supports the spec. Owner: provider.
-pub const PROVIDER_COMPATIBLE: &str = "ProviderCompatible";
-/// The upstream objects exist. Owner: provider.
-pub const RESOURCE_CREATED: &str = "ResourceCreated";
-/// The upstream object's status is older than 5 minutes while work is in progress; present only while true. Owner: provider.
-pub const STALE_STATUS: &str = "StaleStatus";
-/// Overrides contain keys that the provider does not know; present only while true. Owner: provider.
-pub const OVERRIDES_IGNORED: &str = "OverridesIgnored";
-/// Fields of the spec have no effect with this provider and engine; present only while true. Owner: provider.
-pub const FIELDS_IGNORED: &str = "FieldsIgnored";
-/// A change of the number of replicas is refused or interrupts the model; present only while true. Owner: provider.
-pub const SCALING_LIMITED: &str = "ScalingLimited";
-/// A dry run is requested; present only while true. Owner: provider.
-pub const DRY_RUN: &str = "DryRun";
-/// The model serves. Owner: core until a provider is selected, then the provider.
-pub const READY: &str = "Ready";
-/// The state will not change unless the user changes something; present only while true. Owner: same as [`READY`].
-pub const STALLED: &str = "Stalled";
+/// A condition type of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConditionType {
+    /// The type, such as `Ready`.
+    pub name: &'static str,
+    /// Its writer.
+    pub owner: Owner,
+    /// When an object has it.
+    pub presence: Presence,
+    /// Meaning of the status `True`, for the reference.
+    pub meaning: &'static str,
+}
 
-/// The provider's upstream CRD is installed with a known schema. On InferenceProviderConfig. Owner: provider.
-pub const UPSTREAM_READY: &str = "UpstreamReady";
-/// The provider accepts `spec.settings`. On InferenceProviderConfig. Owner: provider.
-pub const SETTINGS_VALID: &str = "SettingsValid";
-/// Every CEL rule compiles. On InferenceProviderConfig. Owner: core.
-pub const RULES_VALID: &str = "RulesValid";
-
-/// The Deployment has the desired pods. On LlamaStackDistribution, as are the following.
-pub const DEPLOYMENT_READY: &str = "DeploymentReady";
-/// The Service exists.
-pub const SERVICE_READY: &str = "ServiceReady";
-/// The PersistentVolumeClaim is bound with the desired size; present only with storage.
-pub const STORAGE_READY: &str = "StorageReady";
-/// The running server responded with its version and providers.
-pub const HEALTH_CHECK: &str = "HealthCheck";
-/// Every external provider is loaded in the running server; present only with external providers.
-pub const EXTERNAL_PROVIDERS_READY: &str = "ExternalProvidersReady";
-/// External providers replace providers of the base configuration; present only while true.
-pub const PROVIDER_OVERRIDES: &str = "ProviderOverrides";
-/// The user's own command replaces ours, so that providers are not checked; present only while true.
-pub const PREFLIGHT_BYPASSED: &str = "PreflightBypassed";
-/// Images of the spec have the tag `latest`, or none; present only while true.
-pub const IMAGES_NOT_PINNED: &str = "ImagesNotPinned";
-/// Some of the user's environment variables are not passed on; present only while true.
-pub const ENV_IGNORED: &str = "EnvIgnored";
-
-/// The controller that writes a condition type of a ModelDeployment.
+/// The controller that writes a condition type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// The core controller.
@@ -89,38 +47,152 @@ pub enum Owner {
     Shared,
     /// The controller that creates HTTPRoutes.
     Gateway,
+    /// The operator of the kind, which writes all of its status.
+    Operator,
 }
 
-/// Condition types of a ModelDeployment with their owners, in the order in which they are written.
-pub const MODEL_DEPLOYMENT: [(&str, Owner); 15] = [
-    (VALIDATED, Owner::Core),
-    (PROVIDER_SELECTED, Owner::Core),
-    (PAUSED, Owner::Core),
-    (PROVIDER_UNAVAILABLE, Owner::Core),
-    (AUTOSCALER_READY, Owner::Core),
-    (PROVIDER_COMPATIBLE, Owner::Provider),
-    (RESOURCE_CREATED, Owner::Provider),
-    (READY, Owner::Shared),
-    (STALLED, Owner::Shared),
-    (STALE_STATUS, Owner::Provider),
-    (OVERRIDES_IGNORED, Owner::Provider),
-    (FIELDS_IGNORED, Owner::Provider),
-    (SCALING_LIMITED, Owner::Provider),
-    (DRY_RUN, Owner::Provider),
-    (GATEWAY_READY, Owner::Gateway),
-];
+/// When a condition is in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Presence {
+    /// In every status.
+    Always,
+    /// In the case that the text names.
+    If(&'static str),
+    /// Only while it is true: it reports something unusual.
+    WhileTrue,
+}
+
+/// The condition types of a kind. A line with a text declares the type, one without refers to a type of another kind.
+macro_rules! conditions {
+    ($(#[doc = $about:literal])+ $table:ident {
+        $($name:ident $(= $text:literal)?, $owner:ident, $presence:ident $(($when:literal))?, $meaning:literal;)+
+    }) => {
+        $($(#[doc = $meaning] pub const $name: &str = $text;)?)+
+
+        $(#[doc = $about])+
+        pub const $table: &[$crate::condition::ConditionType] = &[$($crate::condition::ConditionType {
+            name: $name,
+            owner: $crate::condition::Owner::$owner,
+            presence: $crate::condition::Presence::$presence $(($when))?,
+            meaning: $meaning,
+        },)+];
+    };
+}
+pub(crate) use conditions;
+
+conditions! {
+    /// Condition types of a ModelDeployment, in the order in which they are written.
+    MODEL_DEPLOYMENT {
+        VALIDATED = "Validated", Core, Always,
+            "The spec complies with the rules of the API.";
+        PROVIDER_SELECTED = "ProviderSelected", Core, Always,
+            "A provider is selected. `status.provider.candidates` lists every provider that was considered.";
+        PAUSED = "Paused", Core, WhileTrue,
+            "Reconciliation is paused by annotation; pods keep running. Deletion is not paused.";
+        PROVIDER_UNAVAILABLE = "ProviderUnavailable", Core, WhileTrue,
+            "The selected provider's controller is not registered any more, or has sent no heartbeat for 180 seconds. \
+             The rest of the status may be out of date.";
+        AUTOSCALER_READY = "AutoscalerReady", Core, If("with `spec.scaling.autoscaling`"),
+            "The autoscaler of `spec.scaling.autoscaling` scales the model.";
+        PROVIDER_COMPATIBLE = "ProviderCompatible", Provider, If("from the provider's first status on"),
+            "The provider can translate the spec to its upstream.";
+        RESOURCE_CREATED = "ResourceCreated", Provider, If("once the spec is found compatible"),
+            "The upstream objects exist.";
+        READY = "Ready", Shared, Always,
+            "Pods of this generation serve, and the model has answered a request. It also has the reasons of `Validated`, \
+             `ProviderSelected`, `ProviderCompatible` and `ResourceCreated` when one of these is False.";
+        STALLED = "Stalled", Shared, WhileTrue,
+            "The controllers cannot continue without a change. The phase is Failed; the reason is that of `Ready`.";
+        STALE_STATUS = "StaleStatus", Provider, WhileTrue,
+            "The upstream object should make progress, and the upstream operator is down or has reported no change \
+             for five minutes.";
+        OVERRIDES_IGNORED = "OverridesIgnored", Provider, WhileTrue,
+            "`spec.provider.overrides` contains keys that the provider does not know.";
+        FIELDS_IGNORED = "FieldsIgnored", Provider, WhileTrue,
+            "Fields of the spec have no effect with this provider and engine.";
+        SCALING_LIMITED = "ScalingLimited", Provider, WhileTrue,
+            "A change of `scaling.replicas` is refused, or interrupts the model.";
+        DRY_RUN = "DryRun", Provider, WhileTrue,
+            "The object has the dry-run annotation: nothing is applied.";
+        GATEWAY_READY = "GatewayReady", Gateway,
+            If("while the routes controller runs with a Gateway, unless `spec.gateway.enabled` is false"),
+            "The Gateway routes requests to the model \
+             ([a Gateway of the cluster](gateway.md#a-gateway-of-the-cluster)). It says nothing about the model, see `Ready`.";
+    }
+}
+
+conditions! {
+    /// Condition types of an InferenceProviderConfig.
+    INFERENCE_PROVIDER_CONFIG {
+        UPSTREAM_READY = "UpstreamReady", Provider, Always,
+            "The CRD of the upstream operator is installed, the provider knows its schema, and the operator runs, if \
+             its Deployment is found by its usual name. `status.ready` follows it.";
+        SETTINGS_VALID = "SettingsValid", Provider, Always,
+            "The provider accepts `spec.settings`. `status.ready` follows it.";
+        RULES_VALID = "RulesValid", Core, Always,
+            "Every selection and validation rule compiles within its limits.";
+    }
+}
+
+conditions! {
+    /// Condition types of a LlamaStackDistribution.
+    LLAMA_STACK_DISTRIBUTION {
+        READY, Operator, Always,
+            "The server serves. It also has the reasons of a failed external provider (below).";
+        STALLED, Operator, WhileTrue,
+            "The operator cannot continue without a change. The phase is Failed; the reason is that of `Ready`.";
+        DEPLOYMENT_READY = "DeploymentReady", Operator, If("once objects are created"),
+            "The Deployment has the desired pods.";
+        SERVICE_READY = "ServiceReady", Operator, If("once objects are created"),
+            "The Service exists.";
+        STORAGE_READY = "StorageReady", Operator, If("with `spec.server.storage`"),
+            "The PersistentVolumeClaim is bound and as large as requested.";
+        HEALTH_CHECK = "HealthCheck", Operator, If("once objects are created"),
+            "The running server has reported its version and providers.";
+        EXTERNAL_PROVIDERS_READY = "ExternalProvidersReady", Operator, If("with external providers"),
+            "Every external provider is in the running server.";
+        PROVIDER_OVERRIDES = "ProviderOverrides", Operator, WhileTrue,
+            "External providers replace providers of the base configuration.";
+        PREFLIGHT_BYPASSED = "PreflightBypassed", Operator, WhileTrue,
+            "The spec replaces the operator's command, so external providers are not checked before the server \
+             starts.";
+        IMAGES_NOT_PINNED = "ImagesNotPinned", Operator, WhileTrue,
+            "The spec names images by the tag `latest`, or without a tag.";
+        ENV_IGNORED = "EnvIgnored", Operator, WhileTrue,
+            "Environment variables of the spec are not passed on, because the operator sets them.";
+        PAUSED, Operator, WhileTrue,
+            "Reconciliation is paused by annotation. Deletion is not paused.";
+    }
+}
+
+/// Whether conditions of this type report something unusual, and are present only while true.
+pub fn is_unusual(type_: &str) -> bool {
+    let kinds = [
+        MODEL_DEPLOYMENT,
+        INFERENCE_PROVIDER_CONFIG,
+        CONDITIONS,
+        LLAMA_STACK_DISTRIBUTION,
+    ];
+    let mut types = kinds.into_iter().flatten();
+    types.any(|known| known.name == type_ && known.presence == Presence::WhileTrue)
+}
+
+/// Whether the condition reports a problem: an unusual one that is `True`, or another that is not.
+pub fn is_amiss(condition: &Condition) -> bool {
+    (condition.status == "True") == is_unusual(&condition.type_)
+}
 
 /// Owner of a condition type of a ModelDeployment; absent for a type that is not ours.
 pub fn owner(type_: &str) -> Option<Owner> {
-    let entry = MODEL_DEPLOYMENT.iter().find(|(known, _)| *known == type_);
-    entry.map(|(_, owner)| *owner)
+    let known = MODEL_DEPLOYMENT.iter().find(|known| known.name == type_);
+    known.map(|known| known.owner)
 }
 
 /// Conditions of a ModelDeployment that belong to one of these owners, in the order of [`MODEL_DEPLOYMENT`].
 pub fn owned_by(conditions: &[Condition], owners: &[Owner]) -> Vec<Condition> {
-    let types = MODEL_DEPLOYMENT.iter().filter(|(_, owner)| owners.contains(owner));
+    let types = MODEL_DEPLOYMENT.iter().filter(|known| owners.contains(&known.owner));
     types
-        .flat_map(|(type_, _)| conditions.iter().filter(move |c| c.type_ == *type_))
+        .flat_map(|known| conditions.iter().filter(|c| c.type_ == known.name))
         .cloned()
         .collect()
 }

@@ -47,5 +47,6 @@ pub use name::{Name, Namespace};
 pub use provider_config::{InferenceProviderConfig, InferenceProviderConfigSpec, InferenceProviderConfigStatus};
 pub use reason::{
     ActorReason, CoreReason, DistributionReason, EventReason, GatewayReason, ProviderReason, RegistrationReason,
+    UpstreamReason,
 };
 pub use tone::Tone;

@@ -660,28 +660,22 @@ pub struct LlamaStackDistributionStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Phase of a LlamaStackDistribution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum DistributionPhase {
-    /// No pod runs yet.
-    Pending,
-    /// Pods are starting.
-    Initializing,
-    /// The server serves requests.
-    Ready,
-    /// The server cannot serve without a change.
-    Failed,
-    /// The LlamaStackDistribution is being deleted.
-    Terminating,
+words! {
+    /// Phase of a LlamaStackDistribution.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    DistributionPhase {
+        /// Nothing runs yet; something that the spec refers to is missing.
+        InProgress Pending: "See the reason of `Ready`",
+        /// Objects are created, and pods are starting.
+        InProgress Initializing: "Wait",
+        /// The server serves, or is scaled to zero as requested.
+        Current Ready: "Nothing",
+        /// The server cannot start without a change.
+        Failed Failed: "Follow the message of `Stalled`",
+        /// The object is being deleted; its children go with it.
+        Terminating Terminating: "Wait",
+    }
 }
-
-words!(DistributionPhase {
-    Pending "Pending" InProgress,
-    Initializing "Initializing" InProgress,
-    Ready "Ready" Current,
-    Failed "Failed" Failed,
-    Terminating "Terminating" Terminating,
-});
 
 /// Versions of the operator and the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -772,26 +766,26 @@ pub struct ExternalProviderStatus {
     pub last_transition_time: Option<Time>,
 }
 
-/// Phase of an external provider.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum ProviderPhase {
-    /// Its init container has not started.
-    #[default]
-    Pending,
-    /// The provider is being installed.
-    Installing,
-    /// The provider is installed, and no later step failed because of it.
-    Ready,
-    /// The provider prevents the server from starting.
-    Failed,
+words! {
+    /// Phase of an external provider.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    ProviderPhase {
+        /// The init container has not started.
+        InProgress Pending: "Wait; the distribution's `Ready` names obstacles",
+        /// The init container is installing the provider.
+        InProgress Installing: "Wait",
+        /// The provider is installed, and no later step failed because of it.
+        Current Ready: "Nothing",
+        /// The provider keeps the server from starting.
+        Failed Failed: "Follow `resolution` beside the phase",
+    }
 }
 
-words!(ProviderPhase {
-    Pending "Pending" InProgress,
-    Installing "Installing" InProgress,
-    Ready "Ready" Current,
-    Failed "Failed" Failed,
-});
+impl Default for ProviderPhase {
+    fn default() -> Self {
+        Self::Pending
+    }
+}
 
 impl LlamaStackDistribution {
     /// External providers with their sections, in the order of installation.

@@ -397,28 +397,23 @@ pub struct ModelDeploymentStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Phase of a ModelDeployment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Phase {
-    /// No provider is selected, or the workload has not started.
-    Pending,
-    /// The upstream objects exist and are starting.
-    Deploying,
-    /// The model serves requests.
-    Running,
-    /// The model cannot serve without a change.
-    Failed,
-    /// The ModelDeployment is being deleted or handed over to another provider.
-    Terminating,
+words! {
+    /// Phase of a ModelDeployment.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    Phase {
+        /// No provider is selected, or the provider has not created a workload.
+        InProgress Pending: "See the reason of `Ready`",
+        /// The upstream objects exist; pods are starting, or the model has not answered yet.
+        InProgress Deploying: "Wait. If `Ready` names an obstacle, remove it",
+        /// The model serves, or is scaled to zero as requested.
+        Current Running: "Nothing",
+        /// The model cannot serve without a change.
+        Failed Failed: "Follow the message of `Stalled`; any change of the spec starts another attempt",
+        /// The object is being deleted, or handed over to another provider.
+        Terminating Terminating:
+            "Wait. After five minutes the controllers stop waiting and record an Event `FinalizerTimeout`",
+    }
 }
-
-words!(Phase {
-    Pending "Pending" InProgress,
-    Deploying "Deploying" InProgress,
-    Running "Running" Current,
-    Failed "Failed" Failed,
-    Terminating "Terminating" Terminating,
-});
 
 /// Selected provider and its upstream object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -17,24 +17,47 @@ pub enum Tone {
     Unknown,
 }
 
-/// Phases or states of a status: each with its text in the status and its tone.
+/// An enum of phases or states of a status. Each is declared with its tone and the remedy; its doc comment is the meaning. The text
+/// in a status is the name.
 macro_rules! words {
-    ($type:ident { $($variant:ident $text:literal $tone:ident,)* }) => {
+    ($(#[doc = $about:literal])+ $(#[derive($($derive:path),+)])? $type:ident {
+        $($(#[doc = $meaning:literal])+ $tone:ident $variant:ident: $remedy:literal,)+
+    }) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash $(, $($derive),+)?)]
+        pub enum $type {
+            $($(#[doc = $meaning])+ $variant,)+
+        }
+
         impl $type {
             /// Every value.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// Text in a status.
             pub const fn as_str(self) -> &'static str {
                 match self {
-                    $(Self::$variant => $text,)*
+                    $(Self::$variant => stringify!($variant),)+
                 }
             }
 
             /// Tone of the value.
             pub const fn tone(self) -> $crate::tone::Tone {
                 match self {
-                    $(Self::$variant => $crate::tone::Tone::$tone,)*
+                    $(Self::$variant => $crate::tone::Tone::$tone,)+
+                }
+            }
+
+            /// State that the word reports.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!($($meaning),+).trim_ascii(),)+
+                }
+            }
+
+            /// Step that resolves it, or "Nothing".
+            pub const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $remedy,)+
                 }
             }
         }

@@ -175,7 +175,7 @@ impl Note {
     /// An Event of the type that belongs to its reason.
     pub fn new(reason: EventReason, message: impl Into<String>) -> Self {
         Self {
-            warning: reason.is_warning(),
+            warning: reason.severity() == "Warning",
             reason: reason.as_str(),
             message: message.into(),
         }

@@ -6,8 +6,8 @@ use std::{iter, mem};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as ConditionBefore, Time};
 use kube::core::DynamicObject;
 use runway_api::async_actor::{
-    ActorState, BindingStatus, BrokerUser, Mode, RUNTIME_INJECTED, SCALING_READY, ScaleDirection, ScalingMode,
-    TARGET_RESOLVED, TRANSPORT_READY, WARNING, WORKLOAD_READY,
+    ActorState, BindingStatus, BrokerUser, CONDITIONS, Mode, RUNTIME_INJECTED, SCALING_READY, ScaleDirection,
+    ScalingMode, TARGET_RESOLVED, TRANSPORT_READY, WARNING, WORKLOAD_READY,
 };
 use runway_api::condition::{self, Conditions as _, Draft as Condition, no, yes};
 use runway_api::labels;
@@ -24,19 +24,6 @@ use crate::object::Key;
 use crate::observe::Observed;
 use crate::request::{Request, Work};
 use crate::{names, needs};
-
-/// Order of the conditions.
-const ORDER: [&str; 9] = [
-    TARGET_RESOLVED,
-    RUNTIME_INJECTED,
-    WORKLOAD_READY,
-    TRANSPORT_READY,
-    SCALING_READY,
-    condition::READY,
-    condition::STALLED,
-    condition::PAUSED,
-    WARNING,
-];
 
 /// The plan for an invalid spec, which bypassed the validation rules of the CRD. Existing objects stay as they are.
 pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
@@ -106,9 +93,9 @@ pub(super) fn cleanup_refused(seen: &Observed, error: &apply::Error) -> Plan {
 /// Conditions of a status as they are, except for some.
 fn kept(before: &AsyncActorStatus, except: &[&str]) -> Vec<Condition> {
     let as_before = |c: &ConditionBefore| {
-        let known = ORDER.into_iter().find(|t| *t == c.type_ && !except.contains(t))?;
+        let known = CONDITIONS.iter().find(|known| known.name == c.type_)?;
         let make = if c.status == "True" { yes } else { no };
-        Some(make(known, &c.reason, &c.message))
+        (!except.contains(&known.name)).then(|| make(known.name, &c.reason, &c.message))
     };
     before.conditions.iter().filter_map(as_before).collect()
 }
@@ -410,7 +397,7 @@ fn written(
     state: ActorState,
     message: String,
 ) -> Option<Value> {
-    drafts.sort_by_key(|draft| ORDER.iter().position(|type_| draft.is(type_)));
+    drafts.sort_by_key(|draft| CONDITIONS.iter().position(|known| draft.is(known.name)));
     let before = seen.actor.status.as_ref();
     let conditions = before.map_or(&[][..], |status| &status.conditions);
     status.status = Some(state.to_string());
@@ -420,7 +407,7 @@ fn written(
         let mut sorted = before.clone();
         sorted
             .conditions
-            .sort_by_key(|c| ORDER.iter().position(|type_| *type_ == c.type_));
+            .sort_by_key(|c| CONDITIONS.iter().position(|known| known.name == c.type_));
         sorted == status
     });
     if same { None } else { serde_json::to_value(&status).ok() }

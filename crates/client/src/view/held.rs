@@ -2,21 +2,11 @@
 //! do. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use runway_api::async_actor;
 use runway_api::condition;
 use serde::Serialize;
 
 use crate::text::{self, Look, Mood};
 use crate::view::tree::{Broken, Health, Tree};
-
-/// Conditions that are there only while something is unusual.
-const UNUSUAL: [&str; 5] = [
-    condition::STALLED,
-    condition::PROVIDER_OVERRIDES,
-    condition::PREFLIGHT_BYPASSED,
-    condition::ENV_IGNORED,
-    async_actor::WARNING,
-];
 
 /// State of an object, and the conditions that block it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -60,10 +50,9 @@ pub struct Cause {
 
 /// Explains an object by its conditions, in the order of causes, and its chain.
 pub fn explain(tree: &Tree, conditions: &[Condition]) -> Held {
-    let is_amiss = |c: &&Condition| (c.status == "True") == UNUSUAL.contains(&c.type_.as_str());
     let (sums, causes): (Vec<_>, Vec<_>) = conditions
         .iter()
-        .filter(is_amiss)
+        .filter(|c| condition::is_amiss(c))
         .partition(|c| [condition::READY, condition::STALLED].contains(&c.type_.as_str()));
     // These two only repeat what others say, if others say something.
     let causes = if causes.is_empty() { sums } else { causes };
@@ -115,4 +104,38 @@ pub fn screen(held: &Held, look: Look) -> String {
     }
     let missing = held.missing.iter().map(|m| format!("Not shown: {}", text::cell(m)));
     screen + &text::lines(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use runway_api::condition::{ENV_IGNORED, IMAGES_NOT_PINNED, PAUSED, PREFLIGHT_BYPASSED, READY, no, settle, yes};
+
+    use super::*;
+    use crate::view::tree::Node;
+
+    #[test]
+    fn explanation_lists_each_unusual_condition() {
+        let unusual = [PREFLIGHT_BYPASSED, IMAGES_NOT_PINNED, ENV_IGNORED, PAUSED];
+        let mut drafts: Vec<_> = unusual.iter().map(|type_| yes(type_, "Reason", "")).collect();
+        drafts.insert(0, no(READY, "Reason", ""));
+        drafts.insert(0, yes(runway_api::condition::SERVICE_READY, "Reason", ""));
+        let conditions = settle(drafts, &[], None, "2026-11-21T10:00:00Z".parse().unwrap());
+        let tree = Tree {
+            name: "stack".to_owned(),
+            namespace: "default".to_owned(),
+            broken: None,
+            root: Node {
+                kind: "LlamaStackDistribution".to_owned(),
+                name: "stack".to_owned(),
+                state: "Ready".to_owned(),
+                text: String::new(),
+                health: Health::Good,
+                broken: false,
+                children: Vec::new(),
+            },
+            missing: Vec::new(),
+        };
+        let listed = explain(&tree, &conditions).conditions;
+        assert_eq!(listed.iter().map(|c| c.condition.as_str()).collect::<Vec<_>>(), unusual);
+    }
 }

@@ -304,12 +304,10 @@ fn conditions(all: &[Condition], above: Option<&str>, now: Timestamp, look: Look
     sorted.sort_by_key(|c| (order(c), c.type_.clone()));
     let mut table = text::table(&["CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE"]);
     for c in sorted {
-        // Those of the lifecycle should be true; the others are there only while something is unusual.
-        let usual = order(&c) < LIFECYCLE.len();
-        let status = match (look.terminal, usual, c.status.as_str()) {
-            (true, true, "True") => "✓",
-            (true, true, "False") => "✗",
-            (true, false, "True") => "!",
+        let status = match (look.terminal, condition::is_unusual(&c.type_), c.status.as_str()) {
+            (true, false, "True") => "✓",
+            (true, false, "False") => "✗",
+            (true, true, "True") => "!",
             (_, _, status) => status,
         };
         let since = text::since(c.last_transition_time.0, now);
@@ -456,6 +454,10 @@ mod tests {
               "lastTransitionTime": "2026-11-21T09:59:00Z" },
             { "type": "Paused", "status": "True", "reason": "Paused", "message": "Reconciliation is paused",
               "lastTransitionTime": "2026-11-21T09:59:30Z" },
+            { "type": "AutoscalerReady", "status": "True", "reason": "AutoscalerActive", "message": "",
+              "lastTransitionTime": "2026-11-21T09:59:30Z" },
+            { "type": "GatewayReady", "status": "False", "reason": "ModelNotServing", "message": "",
+              "lastTransitionTime": "2026-11-21T09:59:30Z" },
         ]);
         let md = serde_json::json!({
             "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
@@ -481,9 +483,11 @@ mod tests {
             "{coloured}"
         );
         for (word, mark) in [
-            ("Validated  True ", "Validated  ✓ "),
-            ("Ready      False", "Ready      ✗"),
-            ("Paused     True ", "Paused     ! "),
+            ("Validated        True ", "Validated        ✓ "),
+            ("Ready            False", "Ready            ✗"),
+            ("Paused           True ", "Paused           ! "),
+            ("AutoscalerReady  True ", "AutoscalerReady  ✓ "),
+            ("GatewayReady     False", "GatewayReady     ✗"),
         ] {
             assert!(plain.contains(word), "{plain}");
             assert!(coloured.contains(mark), "{coloured}");

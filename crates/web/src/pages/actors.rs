@@ -10,7 +10,7 @@ use runway_client::source::Source;
 use runway_client::tree::Tree;
 use runway_operator::clock;
 
-use super::deployment::{Entry, is_usual_when_operated, of_condition};
+use super::deployment::{Entry, of_condition};
 use super::overview::actor_state;
 use crate::gateway;
 use crate::guard::{Asker, Of};
@@ -94,9 +94,7 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response 
         messages,
         tree,
         chart: Chart::new(&session.lens.actor_history(&namespace, &name), now),
-        conditions: conditions
-            .map(|c| of_condition(c, is_usual_when_operated(c), now))
-            .collect(),
+        conditions: conditions.map(|c| of_condition(c, now)).collect(),
         yaml: page::yaml(found.as_ref()),
     })
 }

@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use runway_api::async_actor::WARNING;
 use runway_api::condition;
 use runway_api::{ModelDeployment, Name, Namespace};
 use runway_client::source::Source;
@@ -214,7 +213,7 @@ pub async fn find(session: &Session, namespace: &Namespace, name: &Name) -> Resu
 fn timeline(md: &ModelDeployment, events: &[Event], now: Timestamp) -> Vec<Entry> {
     let mut all: Vec<(Timestamp, Entry)> = Vec::new();
     for c in md.conditions() {
-        let entry = of_condition(c, is_usual(c), now);
+        let entry = of_condition(c, now);
         all.push((c.last_transition_time.0, entry));
     }
     for event in events {
@@ -256,26 +255,16 @@ fn conditions(md: &ModelDeployment, now: Timestamp) -> Vec<Entry> {
     };
     let mut all: Vec<_> = md.conditions().iter().collect();
     all.sort_by_key(|c| (order(&c.type_), c.type_.clone()));
-    all.into_iter().map(|c| of_condition(c, is_usual(c), now)).collect()
+    all.into_iter().map(|c| of_condition(c, now)).collect()
 }
 
-/// Whether the condition is part of the lifecycle and expected to be True.
-fn is_usual(c: &Condition) -> bool {
-    status::LIFECYCLE.iter().any(|(type_, _)| *type_ == c.type_)
-}
-
-/// Like `is_usual`, for AsyncActors and LlamaStackDistributions.
-pub fn is_usual_when_operated(c: &Condition) -> bool {
-    ![condition::STALLED, condition::PAUSED, WARNING].contains(&c.type_.as_str())
-}
-
-/// A condition as an entry; a usual one should be true.
-pub fn of_condition(c: &Condition, usual: bool, now: Timestamp) -> Entry {
-    let mood = match (usual, c.status.as_str()) {
-        (true, "True") => "good",
-        (false, "True") if c.type_ == condition::STALLED => "bad",
-        (_, "Unknown") => "none",
-        _ => "open",
+/// A condition as an entry.
+pub fn of_condition(c: &Condition, now: Timestamp) -> Entry {
+    let mood = match c.status.as_str() {
+        "True" if c.type_ == condition::STALLED => "bad",
+        "Unknown" => "none",
+        _ if condition::is_amiss(c) => "open",
+        _ => "good",
     };
     Entry {
         when: Moment::new(c.last_transition_time.0, now),
@@ -293,7 +282,29 @@ pub fn of_condition(c: &Condition, usual: bool, now: Timestamp) -> Entry {
 
 #[cfg(test)]
 mod tests {
+    use runway_api::condition::{
+        AUTOSCALER_READY, GATEWAY_READY, IMAGES_NOT_PINNED, PAUSED, PREFLIGHT_BYPASSED, READY, STALLED, no, settle, yes,
+    };
+
     use super::*;
+
+    #[test]
+    fn conditions_have_the_color_of_what_they_report() {
+        let now = "2026-11-21T10:00:00Z".parse().unwrap();
+        for (draft, mood) in [
+            (yes(READY, "Reason", ""), "good"),
+            (no(READY, "Reason", ""), "open"),
+            (yes(AUTOSCALER_READY, "Reason", ""), "good"),
+            (no(GATEWAY_READY, "Reason", ""), "open"),
+            (yes(STALLED, "Reason", ""), "bad"),
+            (yes(PAUSED, "Reason", ""), "open"),
+            (yes(PREFLIGHT_BYPASSED, "Reason", ""), "open"),
+            (yes(IMAGES_NOT_PINNED, "Reason", ""), "open"),
+        ] {
+            let [condition] = settle(vec![draft], &[], None, now).try_into().unwrap();
+            assert_eq!(of_condition(&condition, now).mood, mood, "{condition:?}");
+        }
+    }
 
     #[test]
     fn a_model_is_served_by_the_last_part_of_its_id() {

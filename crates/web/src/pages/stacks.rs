@@ -9,7 +9,7 @@ use runway_client::source::Source;
 use runway_client::tree::Tree;
 use runway_operator::clock;
 
-use super::deployment::{Entry, is_usual_when_operated, of_condition};
+use super::deployment::{Entry, of_condition};
 use super::overview::stack_state;
 use crate::guard::{Asker, Of};
 use crate::moment::Moment;
@@ -94,9 +94,7 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response 
         shell: Shell::new(&session, "stacks", name.to_string()).live_of("llamastackdistributions", &namespace, &name),
         stack: stack(&found, now),
         tree,
-        conditions: conditions
-            .map(|c| of_condition(c, is_usual_when_operated(c), now))
-            .collect(),
+        conditions: conditions.map(|c| of_condition(c, now)).collect(),
         yaml: page::yaml(found.as_ref()),
     })
 }
