@@ -1,4 +1,4 @@
-//! `AsyncActor`: a queue-driven actor (ADR-001). It runs its own workload (`workload`), or is bound to an existing one
+//! `AsyncActor`: a queue-driven actor. It runs its own workload (`workload`), or is bound to an existing one
 //! (`workloadRef`).
 //!
 //! Absent and zero are different: a field that a user may omit is an `Option`. Defaults are in the documentation of each field
@@ -52,7 +52,7 @@ pub mod messages {
 
     /// The actor's name cannot be part of the names of its objects.
     pub const NAME: &str = "metadata.name must be at most 63 characters, lower case letters, digits and '-', and start with a letter: workloads, labels and queues are named after it";
-    /// Exactly one of `workload` and `workloadRef` must be set. The text is the ADR's.
+    /// Exactly one of `workload` and `workloadRef` must be set.
     pub const XOR: &str = "Exactly one of 'workload' or 'workloadRef' must be set";
     /// `workloadRef` without `runtime`.
     pub const RUNTIME_MISSING: &str =

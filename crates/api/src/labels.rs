@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Prefix of the labels that are copied from a ModelDeployment to its upstream object (design 4.12).
+/// Prefix of the labels that are copied from a ModelDeployment to its upstream object.
 pub const PREFIX: &str = "kubeairunway.ai/";
 
 /// Label on every object that we create; the value is [`MANAGED_BY_VALUE`].
@@ -22,11 +22,11 @@ pub const MODEL_SOURCE: &str = "kubeairunway.ai/model-source";
 /// Label with `spec.engine.type`.
 pub const ENGINE_TYPE: &str = "kubeairunway.ai/engine-type";
 
-/// Annotation: `"true"` stops all changes to upstream objects except deletion (design 4.6).
+/// Annotation: `"true"` stops all changes to upstream objects except deletion.
 pub const PAUSED: &str = "kubeairunway.ai/reconcile-paused";
 /// Same as [`PAUSED`] for an AsyncActor: its workload, binding, queues and scaling are not changed.
 pub const ASYA_PAUSED: &str = "asya.sh/reconcile-paused";
-/// Annotation: `"true"` puts the plan into `status.plan` and creates nothing (design 5, phase 2).
+/// Annotation: `"true"` puts the plan into `status.plan` and creates nothing.
 pub const DRY_RUN: &str = "kubeairunway.ai/dry-run";
 /// Annotation on a ModelDeployment: name of another one of its namespace that gets its requests from the model router, while that
 /// one serves and has [`STAND_IN_FOR`] with the name of this one.
@@ -68,7 +68,7 @@ pub const ASYA_BOUND_HASH: &str = "asya.sh/bound-hash";
 /// Annotation on a parent whose pod spec is extended: `list` if the operator created the list of containers, otherwise `items`.
 pub const ASYA_ADDED: &str = "asya.sh/added";
 
-/// Field manager of the core controller (design 3.10).
+/// Field manager of the core controller.
 pub const CORE_MANAGER: &str = "kubeairunway-controller";
 /// Field manager of the model router, which wakes ModelDeployments.
 pub const ROUTER_MANAGER: &str = "kubeairunway-gateway";
@@ -83,7 +83,7 @@ pub fn is_set(metadata: &ObjectMeta, annotation: &str) -> bool {
         .is_some_and(|value| value == "true")
 }
 
-/// Field manager of a provider: `kaito-provider` for `kaito` (design 3.10, contract rule).
+/// Field manager of a provider: `kaito-provider` for `kaito`.
 pub fn provider_manager(provider: &str) -> String {
     format!("{provider}-provider")
 }

@@ -1,4 +1,4 @@
-//! `ModelDeployment`: a model that a user wants to serve (design 4.1).
+//! `ModelDeployment`: a model that a user wants to serve.
 //!
 //! Absent and zero are different: a field that a user may omit is an `Option`, and no serde default turns one into the other.
 
@@ -500,7 +500,7 @@ pub struct DryRun {
     pub objects: Vec<Value>,
 }
 
-/// Default GPU resource name (design 4.1).
+/// Default GPU resource name.
 pub const DEFAULT_GPU: &str = "nvidia.com/gpu";
 
 impl ModelDeploymentSpec {
@@ -556,7 +556,7 @@ impl ModelDeploymentSpec {
         }
     }
 
-    /// Identity fields: a change of one of them recreates the upstream object (design 4.11). `provider.name` is one as well; its
+    /// Identity fields: a change of one of them recreates the upstream object. `provider.name` is one as well; its
     /// change is a handover.
     pub fn identity(&self) -> BTreeMap<&'static str, Value> {
         BTreeMap::from([

@@ -1,4 +1,4 @@
-//! Checks `spec.provider.overrides` against a provider's documented keys (design 4.15).
+//! Checks `spec.provider.overrides` against a provider's documented keys.
 //!
 //! Only documented keys reach an upstream object.
 

@@ -1,5 +1,5 @@
-//! The tables of the design, row by row, as a user meets them: the validation rules of section 8 with their texts, on
-//! admission or in `ProviderCompatible` where the design puts them, and the capability matrix of section 4.5.
+//! The validation rules with their texts, at admission or in `ProviderCompatible`, and the capability matrix of the providers, row
+//! by row, as a user meets them.
 
 use runway_client::diagnostic::Level;
 use runway_client::documents::Documents;
@@ -149,7 +149,7 @@ fn providers_that_need_a_gpu_say_so_themselves() {
     }
 }
 
-/// Section 4.5: what each provider accepts when it is named.
+/// Engines and modes that each provider accepts when it is named.
 #[test]
 fn the_capability_matrix() {
     type Spec = fn(&str) -> Value;
@@ -181,7 +181,7 @@ fn the_capability_matrix() {
     }
 }
 
-/// Section 4.5, the last row: KubeRay is never selected automatically, whichever other providers are registered.
+/// KubeRay is never selected automatically, whichever other providers are registered.
 #[test]
 fn kuberay_is_never_chosen_by_itself() {
     for spec in [json!({}), apart(&json!({})), llamacpp("", 0), with("", "sglang", 1)] {
@@ -213,7 +213,7 @@ fn direct_is_chosen_last() {
     }
 }
 
-/// Section 4.5, KV routing by overrides.
+/// KV routing by overrides.
 #[test]
 fn kv_routing() {
     for (provider, expected) in [("kaito", false), ("dynamo", true)] {

@@ -1,4 +1,4 @@
-//! Metrics about ModelDeployments (design section 9), computed from the watch cache at each scrape, so that nothing has to be
+//! Metrics about ModelDeployments, computed from the watch cache at each scrape, so that nothing has to be
 //! removed when an object is deleted. Only the leader reports them, so that replicas do not count objects twice.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Selection of a provider for a ModelDeployment (design 3.5.2). Pure.
+//! Selection of a provider for a ModelDeployment. Pure.
 //!
 //! Every provider gets a [`Verdict`]. The eligible provider with the highest priority wins; ties go to the first name.
 
@@ -20,7 +20,7 @@ const MAX_CANDIDATES: usize = 16;
 /// Maximum length of a candidate's reason, in bytes.
 const MAX_REASON: usize = 512;
 
-/// Message if no provider is healthy (design 3.5.2).
+/// Message if no provider is healthy.
 pub const NO_HEALTHY_PROVIDERS: &str = "No healthy providers available";
 
 /// Evaluation of one provider for one ModelDeployment.
@@ -141,7 +141,7 @@ pub(crate) fn unsuitable_for_all(md: &ModelDeployment, providers: &Providers) ->
         .map(|reasons| no_provider(&md.spec, &reasons))
 }
 
-/// Reason for the selection (design 3.3).
+/// Reason for the selection.
 pub fn matched(spec: &ModelDeploymentSpec) -> String {
     format!("matched capabilities: {}", asked_for(spec))
 }

@@ -1,4 +1,4 @@
-//! The decision table of the design (4.4, 4.5) with the providers' registrations.
+//! The decision table of the selection, with the providers' registrations.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 #[path = "../../provider/tests/common/mod.rs"]
@@ -181,7 +181,7 @@ fn kaito_serves_vllm_on_gpus_where_dynamo_is_not_installed() {
     assert_eq!(selected.winner.as_deref(), Ok("kaito"));
 }
 
-/// The capability matrix of the design (4.5), as registered.
+/// The capability matrix, as registered.
 #[test]
 fn the_capability_matrix() {
     // Engine, then for kaito, dynamo and kuberay: without GPU, with GPU, disaggregated.

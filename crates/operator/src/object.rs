@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::json;
 use crate::plan::{Apply, Delete, Note};
 
-/// Time after which a controller stops waiting for deleted objects to disappear (design 4.7).
+/// Time after which a controller stops waiting for deleted objects to disappear.
 pub const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// A condition in the status of an object that another controller reconciles. Text that is absent is empty.

@@ -70,7 +70,6 @@ fn engine(request: &Request) -> Result<&'static Dialect, Refusal> {
     }
 }
 
-/// The text about GPUs is from design 8.
 fn worker<'a>(request: &'a Request, engine: &Dialect) -> Result<&'a Worker, Refusal> {
     let Topology::Aggregated(worker) = &request.topology else {
         return refuse(

@@ -1,4 +1,4 @@
-//! Engine flags: `spec.engine` as flags of the engine's command line (design 15). `engine.args` takes precedence; the engine
+//! Engine flags: `spec.engine` as flags of the engine's command line. `engine.args` takes precedence; the engine
 //! rejects unknown flags itself, and its last log lines are reported in the status.
 
 use std::collections::BTreeMap;

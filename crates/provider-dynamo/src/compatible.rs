@@ -44,7 +44,6 @@ pub(crate) fn accept<'a>(
     })
 }
 
-/// Texts from design 8.
 fn engine(request: &Request) -> Result<Engine, Refusal> {
     match request.engine.as_str() {
         "vllm" => Ok(Engine::Vllm),
@@ -77,7 +76,7 @@ pub(crate) fn worker_names(request: &Request) -> Vec<&'static str> {
         .collect()
 }
 
-/// The text of design 8 with the field in question. A worker is one pod.
+/// A worker with GPUs, or the refusal of the given field. A worker is one pod.
 fn on_gpu<'a>(request: &Request, role: Role, worker: &'a Worker, field: &str) -> Result<GpuWorker<'a>, Refusal> {
     match &worker.gpu {
         Some(gpu) => {

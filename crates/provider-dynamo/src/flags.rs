@@ -1,4 +1,4 @@
-//! Engine flags: `spec.engine` as flags of Dynamo's worker for the engine (design 15).
+//! Engine flags: `spec.engine` as flags of Dynamo's worker for the engine.
 //!
 //! dynamo.vllm accepts vLLM's flags, dynamo.sglang SGLang's, dynamo.trtllm a few of its own; all reject unknown flags (Dynamo
 //! `components/src/dynamo/*/args.py`). TensorRT-LLM's own options have no flags: they go into one flag, as JSON.
@@ -100,7 +100,7 @@ pub(crate) fn doubly_told(request: &Request, engine: Engine) -> Option<(&str, &'
     Some((option, ENGINE_OPTIONS))
 }
 
-/// Flags have dashes, TensorRT-LLM's options underscores (design 4.1: enable_block_reuse, kv_cache_config).
+/// Flags have dashes, TensorRT-LLM's options underscores (enable_block_reuse, kv_cache_config).
 fn is_option(key: &str) -> bool {
     key.contains('_')
 }
@@ -140,7 +140,7 @@ impl Flags {
         self.find(flag).is_some() || self.options.keys().any(|option| option.replace('_', "-") == flag)
     }
 
-    /// Flags for context length and trust (design 15.1, 15.2).
+    /// Flags for context length and trust.
     fn spec(&mut self, request: &Request, engine: Engine) {
         match (request.context_length, engine) {
             (None, _) => {}

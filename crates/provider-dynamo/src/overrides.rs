@@ -1,4 +1,4 @@
-//! Documented keys of `provider.overrides` (design 4.15). The loop warns of unknown keys and refuses wrong types.
+//! Documented keys of `provider.overrides`. The loop warns of unknown keys and refuses wrong types.
 
 use runway_api::provider_config::{OverrideKey, OverrideType};
 use runway_operator::quantity::{CPU_SUFFIXES, MEMORY_SUFFIXES};

@@ -1,4 +1,4 @@
-//! Registration of the provider: capabilities and rules (design 4.4, 4.5).
+//! Registration of the provider: capabilities and rules.
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;

@@ -1,4 +1,4 @@
-//! Status of a DynamoGraphDeployment (design 4.9; Dynamo
+//! Status of a DynamoGraphDeployment (Dynamo
 //! `deploy/operator/internal/controller/dynamographdeployment_controller.go` and the status of both API versions).
 //!
 //! Dynamo's `state` is initializing, pending, successful or failed; the design's deploying is supported as well. Dynamo reports

@@ -67,7 +67,6 @@ pub(crate) fn accept<'a>(
     })
 }
 
-/// Texts from design 8.
 fn engine(request: &Request) -> Result<Engine, Refusal> {
     match request.engine.as_str() {
         "vllm" => Ok(Engine::Vllm),

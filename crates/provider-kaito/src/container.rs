@@ -1,4 +1,4 @@
-//! An engine in the user's image, with a pod template (design 4.2, example 2).
+//! An engine in the user's image, with a pod template.
 //!
 //! The node selector is not set here: KAITO overwrites the pod's affinity with the Workspace's labelSelector (KAITO
 //! `pkg/workspace/manifests/manifests.go`, GenerateManifestWithPodTemplate). It adds its own tolerations to the user's.
@@ -159,7 +159,7 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags,
         container["env"] = json!(env);
     }
     if let Some(secret) = &request.token_secret {
-        // All keys become variables (design 4.13).
+        // All keys become variables.
         container["envFrom"] = json!([{"secretRef": {"name": secret}}]);
     }
     container

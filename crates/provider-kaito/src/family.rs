@@ -24,7 +24,7 @@ pub(crate) enum Family {
     /// RamaLama's images, which contain `llama-server` in the PATH; not all have an entrypoint (RamaLama
     /// `container-images/common/Containerfile.entrypoint`).
     RamaLama,
-    /// Any other image. The arguments are LocalAI's, as in design 4.2, example 2; a repository without a file is left to it.
+    /// Any other image. The arguments are LocalAI's; a repository without a file is left to it.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Engine flags: `spec.engine` as the engine's own flags (design 15).
+//! Engine flags: `spec.engine` as the engine's own flags.
 
 use std::collections::BTreeMap;
 

@@ -10,5 +10,5 @@ pub(crate) const POD_INFERENCE_SET: &str = "inferenceset.kaito.sh/created-by";
 /// `pkg/workspace/manifests/manifests.go`, GenerateServiceManifest).
 pub(crate) const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// Node label that every Workspace selects (design 4.2, example 2).
+/// Node label that every Workspace selects.
 pub(crate) const NODE_OS: &str = "kubernetes.io/os";

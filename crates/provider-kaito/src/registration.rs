@@ -1,4 +1,4 @@
-//! Registration of the provider (design 3.9).
+//! Registration of the provider.
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::{DEFAULT_GPU, ServingMode};

@@ -1,4 +1,4 @@
-//! Status of KAITO's objects (design 4.9; KAITO `pkg/workspace/controllers/workspace_controller.go`,
+//! Status of KAITO's objects (KAITO `pkg/workspace/controllers/workspace_controller.go`,
 //! applyInferenceWorkspaceStatus, and `pkg/inferenceset/inferenceset_controller.go`).
 
 use jiff::Timestamp;

@@ -164,7 +164,7 @@ impl Pods<'_> {
     /// The workers load the model. The application is built in a task without a fixed node, which may run on the head: it needs
     /// environment and token there.
     fn container(&self, name: &str, resources: Value, caches: &[EnvVar]) -> Fields {
-        // All keys become variables (design 4.13).
+        // All keys become variables.
         let token = |secret: &String| json!([{"secretRef": {"name": secret}}]);
         fields()
             .with("name", name)

@@ -1,4 +1,4 @@
-//! The head of a Ray cluster, as set by overrides (design 4.15).
+//! The head of a Ray cluster, as set by overrides.
 
 use std::collections::BTreeMap;
 

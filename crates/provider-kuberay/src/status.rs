@@ -1,4 +1,4 @@
-//! Status of a RayService (design 4.9; KubeRay `apis/ray/v1/rayservice_types.go`, and rayservice_controller.go,
+//! Status of a RayService (KubeRay `apis/ray/v1/rayservice_types.go`, and rayservice_controller.go,
 //! calculateStatus).
 //!
 //! On a first rollout only the pending cluster reports its applications. While both exist, only the pending one does, and the

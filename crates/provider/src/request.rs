@@ -232,7 +232,7 @@ fn topology(spec: &runway_api::ModelDeploymentSpec) -> Result<Topology, Invalid>
                 replicas: part.replicas.unwrap_or(1),
                 gpu: gpu(part.gpu.as_ref()),
                 memory: part.memory,
-                // spec.resources does not apply to these workers (design 4.1).
+                // spec.resources does not apply to these workers.
                 cpu: None,
             };
             Ok(Topology::Disaggregated {

@@ -16,7 +16,7 @@ pub const WEBHOOK_SECRET: &str = "kubeairunway-webhook-ca";
 pub const WEBHOOK_SERVICE: &str = "kubeairunway-webhook";
 /// Says of which component an object is a part; the value is the component's name.
 pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
-/// Oldest minor version of Kubernetes 1 that will do (design 5: CEL in CRDs, server-side apply).
+/// Oldest minor version of Kubernetes 1 that will do (CEL in CRDs, server-side apply).
 pub const OLDEST_KUBERNETES: u32 = 26;
 /// Beginning of the label that aggregates a role to one of Kubernetes' own; `true` does, any other value does not.
 pub const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";

@@ -1,4 +1,4 @@
-//! Whether the provider of a ModelDeployment supports it, by its registration (design 3.3). Pure.
+//! Whether the provider of a ModelDeployment supports it, by its registration. Pure.
 //!
 //! Only admission checks this. At reconcile the provider's controller decides, and reports in the condition `ProviderCompatible`,
 //! since a registration may be older than the controller, and objects may bypass admission.

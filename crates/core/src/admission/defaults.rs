@@ -1,4 +1,4 @@
-//! Default values of a ModelDeployment (design 4.1).
+//! Default values of a ModelDeployment.
 
 use runway_api::model_deployment::{Autoscaling, Component, DEFAULT_GPU, Gpu, ModelDeploymentSpec, ServingMode};
 

@@ -20,8 +20,8 @@ pub const MUTATING_WEBHOOK: &str = "default.modeldeployments.kubeairunway.ai";
 /// Name of the validating webhook.
 pub const VALIDATING_WEBHOOK: &str = "validate.modeldeployments.kubeairunway.ai";
 
-/// Without the webhooks nothing is lost: controllers apply defaults, validate and add the finalizer when they reconcile (design
-/// 8, Webhook Unavailability). A controller that is down must therefore not block requests.
+/// Without the webhooks nothing is lost: controllers apply defaults, validate and add the finalizer when they reconcile. A
+/// controller that is down must therefore not block requests.
 const FAILURE_POLICY: &str = "Ignore";
 /// Timeout in seconds: longer than the slowest response, and short for a user who waits.
 const TIMEOUT_SECONDS: i32 = 5;

@@ -1,7 +1,7 @@
-//! Violations and warnings (design 8, and our own rules).
+//! Violations and warnings.
 //!
 //! Pure, so that the result is the same at admission, at reconcile and in `render`. All problems are found at once, in the order
-//! of the spec. Messages from the design are used verbatim; the path of the field is separate.
+//! of the spec. The path of the field is separate from the message.
 
 use std::collections::BTreeMap;
 
@@ -221,8 +221,8 @@ pub(super) fn check_rules(deployment: &ModelDeployment, name: &str, provider: &R
     }
 }
 
-/// Only warnings: invalid overrides fail the reconcile, where the provider's own version decides (design 4.15). Nothing is known
-/// about the keys of a provider that documents none (the registration in design 3.9).
+/// Only warnings: invalid overrides fail the reconcile, where the provider's own version decides. Nothing is known
+/// about the keys of a provider that documents none.
 fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, findings: &mut Findings) {
     let given = spec.provider.as_ref().and_then(|provider| provider.overrides.as_ref());
     let (Some(given), Some(documented)) = (given, &provider.config.spec.overrides) else {

@@ -18,7 +18,7 @@ use crate::selection::{self, NO_HEALTHY_PROVIDERS, NoProvider};
 pub use status::owned;
 use status::{Choice, Draft};
 
-/// Message if no provider is named and selection is disabled (design 3.5.2).
+/// Message if no provider is named and selection is disabled.
 pub const NO_SELECTOR: &str = "No provider specified and provider-selector not installed";
 
 /// The plan for one ModelDeployment.
@@ -33,7 +33,7 @@ pub fn plan(seen: &Observed) -> Plan {
     }
     let mut findings = validate(md, &seen.providers);
     if md.selected_provider().is_some() && md.selected_provider() == md.spec.provider_name() {
-        // A selected provider stays selected: uninstalling it does not make the spec invalid (design 3.5.2).
+        // A selected provider stays selected: uninstalling it does not make the spec invalid.
         findings.errors.retain(|v| v.field != "spec.provider.name");
     }
     if !findings.is_valid() {
@@ -90,7 +90,7 @@ fn keep(seen: &Observed, current: &str, explicit: bool) -> Choice {
     }
 }
 
-/// `status.provider.selectedReason` if the user named the provider (design 3.3).
+/// `status.provider.selectedReason` if the user named the provider.
 pub(crate) const EXPLICIT_REASON: &str = "explicit provider selection";
 
 fn selected_condition(name: &str, explicit: bool) -> Draft {

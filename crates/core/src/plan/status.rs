@@ -345,7 +345,7 @@ fn is_handed_over(status: &ModelDeploymentStatus, foreign_selector: bool) -> boo
     !foreign_selector || status.has_provider_part() || !ready.is_some_and(is_of_the_core)
 }
 
-/// The core's part of a status (design 3.10).
+/// The core's part of a status.
 pub fn owned(status: &ModelDeploymentStatus, foreign_selector: bool) -> ModelDeploymentStatus {
     let selected = is_handed_over(status, foreign_selector);
     let owners: &[Owner] = if selected {

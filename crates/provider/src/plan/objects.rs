@@ -171,7 +171,7 @@ fn dress(md: &ModelDeployment, provider: &str, object: &Object) -> DynamicObject
     }
 }
 
-/// Our labels, the user's labels with our prefix (design 4.12), and the queue of Kueue. Ours take precedence.
+/// Our labels, the user's labels with our prefix, and the queue of Kueue. Ours take precedence.
 fn object_labels(md: &ModelDeployment, provider: &str) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = md
         .labels()

@@ -26,7 +26,7 @@ use crate::request::Request;
 use crate::settings::InvalidSettings;
 use crate::upstream::State;
 
-/// Age after which the status of an upstream object in progress counts as stale (design 13.4).
+/// Age after which the status of an upstream object in progress counts as stale.
 const STALE_AFTER: SignedDuration = SignedDuration::from_mins(5);
 
 /// Time without changes after which a message about progress is written.
@@ -706,7 +706,7 @@ pub(super) fn cleared(seen: &Observed) -> Plan {
     }
 }
 
-/// The part of a status that a provider owns while it is selected (design 3.10).
+/// The part of a status that a provider owns while it is selected.
 pub fn owned(status: &ModelDeploymentStatus) -> ModelDeploymentStatus {
     let provider = status.provider.as_ref().map(|p| ProviderStatus {
         resource_kind: p.resource_kind.clone(),

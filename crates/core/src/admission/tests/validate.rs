@@ -538,7 +538,7 @@ fn unknown_overrides_of_the_named_provider_cause_warnings() {
     assert_eq!(ask(json!({ "overrides": overrides })), Findings::default());
 }
 
-/// The registration in design 3.9 has no list, and its provider takes overrides.
+/// A registration without a list of overrides, whose provider takes overrides.
 #[test]
 fn overrides_of_a_provider_that_documents_none_cause_no_warning() {
     let registered = providers(json!({
