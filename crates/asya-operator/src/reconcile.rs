@@ -1,6 +1,7 @@
 //! One reconcile of the operator: observe, plan, work on the queue, execute.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::runtime::controller::Action;
 use runway_api::AsyncActor;
@@ -25,6 +26,9 @@ pub(crate) async fn reconcile(actor: Arc<AsyncActor>, context: Arc<Context>) -> 
     let after_failure = |error: &_| plan::after_failure(&seen, error).kube;
     controller::execute(&context.executor, &seen.actor, &plan.kube, after_failure).await
 }
+
+/// Default of `--conflict-wait`, in seconds.
+const CONFLICT_WAIT: u16 = 5;
 
 /// Arguments that change a plan. The operator and `render` share them.
 #[derive(Clone, Debug, clap::Args)]
@@ -55,22 +59,34 @@ pub struct Args {
     #[arg(long, env = "ASYA_DISABLE_QUEUE_MANAGEMENT", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub disable_queue_management: bool,
     /// Seconds to wait before containers that another controller removed are restored; doubled with each conflict
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long, value_name = "SECONDS", default_value_t = CONFLICT_WAIT)]
     pub conflict_wait: u16,
     /// Secrets of the transports.
     #[command(flatten)]
     pub secrets: SecretsArgs,
 }
 
+impl Settings {
+    /// The settings of an operator with this image of asya-sidecar and the defaults of all other arguments.
+    pub fn with_sidecar(image: &str) -> Self {
+        Self {
+            sidecar_image: image.to_owned(),
+            gateway_url: None,
+            manages_queues: true,
+            conflict_wait: Duration::from_secs(CONFLICT_WAIT.into()),
+            runtime_script: crate::RUNTIME_SCRIPT.to_owned(),
+        }
+    }
+}
+
 impl Args {
     /// The settings of a plan.
     pub fn settings(&self) -> Settings {
         Settings {
-            sidecar_image: self.actors.sidecar_image.clone(),
             gateway_url: self.gateway_url.clone(),
             manages_queues: !self.disable_queue_management,
-            conflict_wait: std::time::Duration::from_secs(self.conflict_wait.into()),
-            runtime_script: crate::RUNTIME_SCRIPT.to_owned(),
+            conflict_wait: Duration::from_secs(self.conflict_wait.into()),
+            ..Settings::with_sidecar(&self.actors.sidecar_image)
         }
     }
 }

@@ -29,5 +29,5 @@ pub mod settings;
 mod validate;
 
 pub use access::{access, access_in_namespace};
-pub use run::{RunArgs, run};
+pub use run::{RunArgs, assigns_users, run};
 pub use validate::validate;

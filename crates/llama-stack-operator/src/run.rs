@@ -91,22 +91,28 @@ fn distribution(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Whether the cluster assigns users to pods, as OpenShift does.
+///
+/// # Errors
+/// If the API groups cannot be listed.
+pub async fn assigns_users(client: &Client) -> kube::Result<bool> {
+    let served = client.list_api_groups().await?;
+    Ok(served.groups.iter().any(|group| group.name == OPENSHIFT))
+}
+
 impl RunArgs {
     /// The settings. Reads the operator's own pod once if the image is not given.
     pub async fn settings(&self, client: &Client) -> Settings {
-        let mut settings = Settings {
-            operator_image: self.operator_image.clone(),
-            operator_namespace: self.pod_namespace.clone(),
-            network_policies: self.network_policies,
-            provider_volume_size: self.provider_volume_size.clone(),
-            cluster_domain: self.cluster_domain.clone(),
-            pod_user: self.pod_user(client).await,
-            ..Settings::default()
+        let own_image = match self.operator_image {
+            Some(_) => None,
+            None => self.own_image(client).await,
         };
-        settings.distributions.extend(self.distribution_image.iter().cloned());
-        if settings.operator_image.is_none() {
-            settings.operator_image = self.own_image(client).await;
-        }
+        let assigns_users = self.pod_user == PodUser::Auto
+            && assigns_users(client).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot list API groups, so pods get the user of clusters other than OpenShift: set --pod-user");
+                false
+            });
+        let settings = self.settings_with(own_image, assigns_users);
         if settings.operator_image.is_none() {
             tracing::warn!(
                 "the operator's own image is not known, so external providers are refused: set POD_NAME, POD_NAMESPACE and CONTAINER_NAME, or --operator-image"
@@ -115,18 +121,23 @@ impl RunArgs {
         settings
     }
 
-    async fn pod_user(&self, client: &Client) -> Option<i64> {
-        match self.pod_user {
-            PodUser::Id(id) => Some(id),
-            PodUser::None => None,
-            PodUser::Auto => match client.list_api_groups().await {
-                Ok(served) => (!served.groups.iter().any(|g| g.name == OPENSHIFT)).then_some(POD_USER),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot list API groups, so pods get the user of clusters other than OpenShift: set --pod-user");
-                    Some(POD_USER)
-                }
+    /// The settings of an operator that runs this image, in a cluster that assigns users to pods or does not.
+    pub fn settings_with(&self, own_image: Option<String>, assigns_users: bool) -> Settings {
+        let mut settings = Settings {
+            operator_image: self.operator_image.clone().or(own_image),
+            operator_namespace: self.pod_namespace.clone(),
+            network_policies: self.network_policies,
+            provider_volume_size: self.provider_volume_size.clone(),
+            cluster_domain: self.cluster_domain.clone(),
+            pod_user: match self.pod_user {
+                PodUser::Id(id) => Some(id),
+                PodUser::None => None,
+                PodUser::Auto => (!assigns_users).then_some(POD_USER),
             },
-        }
+            ..Settings::default()
+        };
+        settings.distributions.extend(self.distribution_image.iter().cloned());
+        settings
     }
 
     async fn own_image(&self, client: &Client) -> Option<String> {

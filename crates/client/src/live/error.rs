@@ -58,6 +58,14 @@ pub enum Error {
         /// The kind.
         kind: &'static str,
     },
+    /// This version does not understand how an operator was started.
+    #[error("cannot read the arguments of {operator}: use the command of its version")]
+    Arguments {
+        /// Name of the operator.
+        operator: String,
+        /// Cause.
+        source: Box<clap::Error>,
+    },
     /// Any other error.
     #[error("cannot {doing}")]
     Other {

@@ -2,11 +2,10 @@
 //! the cluster holds and how the operators were started; the server, by dry run, what that would change.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Container};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar};
 use kube::core::{ApiResource, DynamicObject, TypeMeta};
 use kube::{Api, ResourceExt};
 use runway_api::labels::{self, llama_stack};
@@ -21,7 +20,7 @@ use runway_operator::plan::{Apply, Delete};
 
 use crate::live::cluster::{self, Cluster};
 use crate::live::diff::{Diff, dynamic, tried, tried_as_written};
-use crate::manifests::{NAMESPACE, Release, TRANSPORTS};
+use crate::manifests::{NAMESPACE, Release, TRANSPORTS, components};
 use crate::target::{Kind, Target};
 use crate::view::change::{Change, Deed};
 
@@ -84,16 +83,8 @@ async fn actor_diff(
 ) -> Result<Diff, cluster::Error> {
     let mut notes = Vec::new();
     let (namespace, name) = cluster::place(&actor)?;
-    let started = Started::read(cluster, labels::ASYA_MANAGER, &mut notes).await?;
-    let settings = asya::observe::Settings {
-        sidecar_image: started.asya_sidecar(),
-        gateway_url: started.told("--gateway-url", "ASYA_GATEWAY_URL"),
-        manages_queues: started
-            .told("--disable-queue-management", "ASYA_DISABLE_QUEUE_MANAGEMENT")
-            .is_none_or(|said| said == "false"),
-        conflict_wait: Duration::from_secs(5),
-        runtime_script: asya::RUNTIME_SCRIPT.to_owned(),
-    };
+    let container = container(cluster, labels::ASYA_MANAGER, &mut notes).await?;
+    let args: asya::Args = arguments(&container)?;
     let target = Target {
         kind: Kind::AsyncActor,
         name,
@@ -106,10 +97,10 @@ async fn actor_diff(
         rivals: others.filter_map(asya::rivals::Rival::of).map(Arc::new).collect(),
         // Whether the broker has it, only the operator can ask.
         queue: QueueState::Ready { drift: None },
-        transports: Arc::new(transports(cluster, &started, &mut notes).await?),
+        transports: Arc::new(transports(cluster, &args.actors.transports, &mut notes).await?),
         tenant: None,
         is_last: false,
-        settings: Arc::new(settings),
+        settings: Arc::new(args.settings()),
         now,
         actor: Arc::new(actor),
     };
@@ -137,7 +128,10 @@ async fn distribution_diff(
 ) -> Result<Diff, cluster::Error> {
     let mut notes = Vec::new();
     let (namespace, name) = cluster::place(&llsd)?;
-    let started = Started::read(cluster, llama_stack::MANAGER, &mut notes).await?;
+    let container = container(cluster, llama_stack::MANAGER, &mut notes).await?;
+    let args: stack::RunArgs = arguments(&container)?;
+    let assigns_users = stack::assigns_users(&cluster.client()).await;
+    let assigns_users = assigns_users.map_err(|e| cluster.explain(e, "list API groups".to_owned(), "API groups"))?;
     let mut children = Vec::new();
     for (kind, name) in stack::kinds::children(&name) {
         let object = read(cluster, &kind.resource(), &namespace, &name.parse()?).await?;
@@ -166,7 +160,10 @@ async fn distribution_diff(
         name,
     };
     let seen = stack::observe::Observed {
-        settings: Arc::new(started.stack_settings()),
+        settings: Arc::new(stack::settings::Settings {
+            operator_namespace: Some(NAMESPACE.to_owned()),
+            ..args.settings_with(container.image, assigns_users)
+        }),
         children,
         pods: pods(cluster, &target, &namespace).await?,
         config_maps,
@@ -291,12 +288,11 @@ async fn read(
 /// The transports that the operator of actors was given.
 async fn transports(
     cluster: &Cluster,
-    started: &Started,
+    given: &asya::TransportArgs,
     notes: &mut Vec<String>,
 ) -> Result<Transports, cluster::Error> {
-    let told = started.told("--transport-config", "ASYA_TRANSPORT_CONFIG");
-    let text = if let Some(json) = told.filter(|told| told.trim_start().starts_with('{')) {
-        json
+    let text = if given.transport_config.trim_start().starts_with('{') {
+        given.transport_config.clone()
     } else {
         let api: Api<ConfigMap> = Api::namespaced(cluster.client(), NAMESPACE);
         let doing = || format!("read ConfigMap '{TRANSPORTS}' in namespace '{NAMESPACE}'");
@@ -312,76 +308,69 @@ async fn transports(
     }))
 }
 
-/// Container of an installed operator.
-struct Started(Container);
-
-impl Started {
-    /// Reads its Deployment. If there is none, the defaults of this version are used.
-    async fn read(cluster: &Cluster, name: &str, notes: &mut Vec<String>) -> Result<Self, cluster::Error> {
-        let api: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
-        let doing = || format!("read Deployment '{name}' in namespace '{NAMESPACE}'");
-        let found = api.get_opt(name).await;
-        let found = found.map_err(|e| cluster.explain(e, doing(), "Deployment"))?;
-        let pod = found.and_then(|found| found.spec?.template.spec);
-        let container = pod.and_then(|pod| pod.containers.into_iter().next());
-        Ok(Self(container.unwrap_or_else(|| {
-            notes.push(format!(
-                "{name} is not installed in namespace '{NAMESPACE}': the changes below are those that this version would make"
-            ));
-            Container {
-                image: Some(Release::default().image(name)),
-                ..Container::default()
-            }
-        })))
-    }
-
-    /// Value of a flag, or else of an environment variable. A flag without a value is `true`.
-    fn told(&self, flag: &str, variable: &str) -> Option<String> {
-        let by_flag = self.all(flag).pop();
-        let variables = self.0.env.iter().flatten();
-        by_flag.or_else(|| variables.into_iter().find(|e| e.name == variable)?.value.clone())
-    }
-
-    /// Every value of a flag.
-    fn all(&self, flag: &str) -> Vec<String> {
-        let args: Vec<&String> = self.0.command.iter().chain(&self.0.args).flatten().collect();
-        let value = |(index, arg): (usize, &&String)| {
-            let rest = arg.strip_prefix(flag)?;
-            if let Some(value) = rest.strip_prefix('=') {
-                return Some(value.to_owned());
-            }
-            let next = args.get(index + 1).filter(|next| !next.starts_with("--"));
-            rest.is_empty()
-                .then(|| next.map_or_else(|| "true".to_owned(), |next| (*next).clone()))
-        };
-        args.iter().enumerate().filter_map(value).collect()
-    }
-
-    fn asya_sidecar(&self) -> String {
-        self.told("--sidecar-image", "ASYA_SIDECAR_IMAGE")
-            .unwrap_or_else(|| Release::default().image("asya-sidecar"))
-    }
-
-    fn stack_settings(&self) -> stack::settings::Settings {
-        let mut settings = stack::settings::Settings {
-            operator_image: self
-                .told("--operator-image", "OPERATOR_IMAGE")
-                .or_else(|| self.0.image.clone()),
-            operator_namespace: Some(NAMESPACE.to_owned()),
-            network_policies: !self.all("--network-policies").is_empty(),
-            ..stack::settings::Settings::default()
-        };
-        let given = self.all("--distribution-image").into_iter();
-        let given = given.filter_map(|pair| pair.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned())));
-        settings.distributions.extend(given);
-        if let Some(size) = self.all("--provider-volume-size").pop() {
-            settings.provider_volume_size = size;
+/// Container of an installed operator, or else the one that this version would install.
+async fn container(cluster: &Cluster, name: &str, notes: &mut Vec<String>) -> Result<Container, cluster::Error> {
+    let api: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
+    let doing = || format!("read Deployment '{name}' in namespace '{NAMESPACE}'");
+    let found = api.get_opt(name).await;
+    let found = found.map_err(|e| cluster.explain(e, doing(), "Deployment"))?;
+    let pod = found.and_then(|found| found.spec?.template.spec);
+    let container = pod.and_then(|pod| pod.containers.into_iter().next());
+    Ok(container.unwrap_or_else(|| {
+        notes.push(format!(
+            "{name} is not installed in namespace '{NAMESPACE}': the changes below are those that this version would make"
+        ));
+        let (release, components) = (Release::default(), components());
+        let images = components.iter().filter(|c| c.name == name).flat_map(|c| &c.images);
+        let variables = images.map(|(variable, image)| EnvVar {
+            name: (*variable).to_owned(),
+            value: Some(release.image(image)),
+            ..EnvVar::default()
+        });
+        Container {
+            name: name.to_owned(),
+            image: Some(release.image(name)),
+            env: Some(variables.collect()),
+            ..Container::default()
         }
-        if let Some(domain) = self.all("--cluster-domain").pop() {
-            settings.cluster_domain = domain;
+    }))
+}
+
+/// Arguments of an operator, from the flags and variables of its container. Flags that this version does not know are left out;
+/// the environment of this process does not count.
+fn arguments<A: clap::Args>(container: &Container) -> Result<A, cluster::Error> {
+    let command = A::augment_args(clap::Command::new("operator").no_binary_name(true));
+    let words: Vec<&String> = container.command.iter().chain(&container.args).flatten().collect();
+    let mut given: Vec<String> = Vec::new();
+    for arg in command.get_arguments() {
+        let Some(long) = arg.get_long() else { continue };
+        let before = given.len();
+        for (index, word) in words.iter().enumerate() {
+            match word.strip_prefix("--").and_then(|flag| flag.strip_prefix(long)) {
+                Some(value) if value.starts_with('=') => given.push((*word).clone()),
+                Some("") => {
+                    let value = words.get(index + 1).filter(|next| !next.starts_with("--"));
+                    given.extend([word].into_iter().chain(value).map(|word| (*word).clone()));
+                }
+                _ => {}
+            }
         }
-        settings
+        let mut variables = container.env.iter().flatten();
+        let variable = arg
+            .get_env()
+            .and_then(|name| variables.find(|v| name == v.name.as_str()));
+        if let (true, Some(value)) = (given.len() == before, variable.and_then(|v| v.value.as_ref())) {
+            given.push(format!("--{long}={value}"));
+        }
     }
+    // No variable has the empty name.
+    let command = command.mut_args(|arg| if arg.get_env().is_some() { arg.env("") } else { arg });
+    let matches = command.try_get_matches_from(given);
+    let parsed = matches.and_then(|matches| A::from_arg_matches(&matches));
+    parsed.map_err(|error| cluster::Error::Arguments {
+        operator: container.name.clone(),
+        source: Box::new(error),
+    })
 }
 
 #[cfg(test)]
@@ -399,13 +388,18 @@ mod tests {
                     "--distribution-image",
                     "mine=b:2",
                     "--cluster-domain=example.local",
+                    "--flag-of-another-version=1",
+                    "--pod-user",
+                    "none",
                 ]
                 .map(str::to_owned)
                 .into(),
             ),
             ..Container::default()
         };
-        let settings = Started(container).stack_settings();
+        let args: stack::RunArgs = arguments(&container).unwrap();
+        let settings = args.settings_with(container.image, false);
+        assert_eq!(settings.pod_user, None);
         assert_eq!(settings.operator_image.as_deref(), Some("registry.example/operator:1"));
         assert!(settings.network_policies);
         assert_eq!(settings.cluster_domain, "example.local");
@@ -414,5 +408,37 @@ mod tests {
             (&settings.distributions["starter"], &settings.distributions["mine"]),
             (&"a:1".to_owned(), &"b:2".to_owned())
         );
+    }
+
+    #[test]
+    fn flags_of_an_operator_take_precedence_over_variables() {
+        let variable = |name: &str, value: &str| EnvVar {
+            name: name.to_owned(),
+            value: Some(value.to_owned()),
+            ..EnvVar::default()
+        };
+        let container = Container {
+            args: Some(
+                ["--conflict-wait=9", "--sidecar-image", "a:1"]
+                    .map(str::to_owned)
+                    .into(),
+            ),
+            env: Some(vec![
+                variable("ASYA_SIDECAR_IMAGE", "b:2"),
+                variable("ASYA_GATEWAY_URL", "http://gateway"),
+                variable("ASYA_DISABLE_QUEUE_MANAGEMENT", "true"),
+            ]),
+            ..Container::default()
+        };
+        let settings = arguments::<asya::Args>(&container).unwrap().settings();
+        assert_eq!(settings.conflict_wait, std::time::Duration::from_secs(9));
+        assert_eq!(settings.sidecar_image, "a:1");
+        assert_eq!(settings.gateway_url.as_deref(), Some("http://gateway"));
+        assert!(!settings.manages_queues);
+        let wrong = Container {
+            args: Some(vec!["--conflict-wait=soon".to_owned()]),
+            ..Container::default()
+        };
+        assert!(arguments::<asya::Args>(&wrong).is_err());
     }
 }

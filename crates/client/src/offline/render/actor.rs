@@ -163,13 +163,7 @@ fn planned(actor: &AsyncActor, state: &State, actors: &Actors, now: Timestamp) -
         transports: actors.transports.clone(),
         tenant: None,
         is_last: false,
-        settings: Arc::new(Settings {
-            sidecar_image: actors.sidecar_image.clone(),
-            gateway_url: None,
-            manages_queues: true,
-            conflict_wait: Duration::from_secs(5),
-            runtime_script: runway_asya_operator::RUNTIME_SCRIPT.to_owned(),
-        }),
+        settings: Arc::new(Settings::with_sidecar(&actors.sidecar_image)),
         now,
     };
     let mut plan = plan::plan(&seen);
