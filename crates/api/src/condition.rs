@@ -173,8 +173,8 @@ pub fn is_unusual(type_: &str) -> bool {
         CONDITIONS,
         LLAMA_STACK_DISTRIBUTION,
     ];
-    let mut types = kinds.into_iter().flatten();
-    types.any(|known| known.name == type_ && known.presence == Presence::WhileTrue)
+    let mut all = kinds.into_iter().flatten();
+    all.any(|known| known.name == type_ && known.presence == Presence::WhileTrue)
 }
 
 /// Whether the condition reports a problem: an unusual one that is `True`, or another that is not.

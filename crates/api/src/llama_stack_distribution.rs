@@ -781,6 +781,7 @@ words! {
     }
 }
 
+#[expect(clippy::derivable_impls, reason = "`words!` takes no attributes of variants")]
 impl Default for ProviderPhase {
     fn default() -> Self {
         Self::Pending
