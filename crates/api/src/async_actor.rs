@@ -13,37 +13,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::condition::{self, Conditions as _, PAUSED, READY, STALLED, conditions};
+use crate::condition::{self, Conditions as _};
 use crate::labels;
 use crate::managed::managed;
 use crate::tone::{Tone, texts, words};
 
-conditions! {
-    /// Condition types of an AsyncActor, in the order in which they are written.
-    CONDITIONS {
-        TARGET_RESOLVED = "TargetResolved", Operator, If("with `spec.workloadRef`"),
-            "The workload behind `spec.workloadRef` and the URL of its model are known.";
-        RUNTIME_INJECTED = "RuntimeInjected", Operator, If("with `spec.workloadRef`"),
-            "The containers `asya-runtime` and `asya-sidecar` run with the target, in its pods or in a proxy \
-             Deployment. It also has the pod reasons of `WorkloadReady`.";
-        WORKLOAD_READY = "WorkloadReady", Operator, If("with `spec.workload`"),
-            "The actor's own workload exists and its pods work.";
-        TRANSPORT_READY = "TransportReady", Operator, Always,
-            "The transport is configured and the actor's queue exists.";
-        SCALING_READY = "ScalingReady", Operator, If("with `spec.scaling`"),
-            "KEDA scales the workload by the length of the queue.";
-        READY, Operator, Always,
-            "The actor processes messages, or is at zero replicas as desired. Its reason is the word in \
-             `status.status`.";
-        STALLED, Operator, WhileTrue,
-            "The spec violates a rule of the API, and nothing is changed. The reason is `Invalid`.";
-        PAUSED, Operator, WhileTrue,
-            "Reconciliation is paused by annotation. Deletion is not paused.";
-        WARNING = "Warning", Operator, WhileTrue,
-            "The actor works, but something needs attention.";
-    }
-}
-
+pub use crate::condition::{
+    ASYNC_ACTOR as CONDITIONS, RUNTIME_INJECTED, SCALING_READY, TARGET_RESOLVED, TRANSPORT_READY, WARNING,
+    WORKLOAD_READY,
+};
 pub use crate::reserved::{RESERVED_VARIABLES, RUNTIME_ENV};
 
 /// Admission messages. They are the same from the API server and from `render`.

@@ -20,15 +20,12 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::async_actor::CONDITIONS;
-use crate::reason::CoreReason;
-
 /// A condition type of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConditionType {
     /// The type, such as `Ready`.
     pub name: &'static str,
-    /// Its writer.
+    /// Controller that writes it.
     pub owner: Owner,
     /// When an object has it.
     pub presence: Presence,
@@ -78,8 +75,6 @@ macro_rules! conditions {
         },)+];
     };
 }
-pub(crate) use conditions;
-
 conditions! {
     /// Condition types of a ModelDeployment, in the order in which they are written.
     MODEL_DEPLOYMENT {
@@ -165,12 +160,38 @@ conditions! {
     }
 }
 
+conditions! {
+    /// Condition types of an AsyncActor, in the order in which they are written.
+    ASYNC_ACTOR {
+        TARGET_RESOLVED = "TargetResolved", Operator, If("with `spec.workloadRef`"),
+            "The workload behind `spec.workloadRef` and the URL of its model are known.";
+        RUNTIME_INJECTED = "RuntimeInjected", Operator, If("with `spec.workloadRef`"),
+            "The containers `asya-runtime` and `asya-sidecar` run with the target, in its pods or in a proxy \
+             Deployment. It also has the pod reasons of `WorkloadReady`.";
+        WORKLOAD_READY = "WorkloadReady", Operator, If("with `spec.workload`"),
+            "The actor's own workload exists and its pods work.";
+        TRANSPORT_READY = "TransportReady", Operator, Always,
+            "The transport is configured and the actor's queue exists.";
+        SCALING_READY = "ScalingReady", Operator, If("with `spec.scaling`"),
+            "KEDA scales the workload by the length of the queue.";
+        READY, Operator, Always,
+            "The actor processes messages, or is at zero replicas as desired. Its reason is the word in \
+             `status.status`.";
+        STALLED, Operator, WhileTrue,
+            "The spec violates a rule of the API, and nothing is changed. The reason is `Invalid`.";
+        PAUSED, Operator, WhileTrue,
+            "Reconciliation is paused by annotation. Deletion is not paused.";
+        WARNING = "Warning", Operator, WhileTrue,
+            "The actor works, but something needs attention.";
+    }
+}
+
 /// Whether conditions of this type report something unusual, and are present only while true.
 pub fn is_unusual(type_: &str) -> bool {
     let kinds = [
         MODEL_DEPLOYMENT,
         INFERENCE_PROVIDER_CONFIG,
-        CONDITIONS,
+        ASYNC_ACTOR,
         LLAMA_STACK_DISTRIBUTION,
     ];
     let mut all = kinds.into_iter().flatten();
@@ -253,7 +274,7 @@ pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<Str
 /// The condition of an object that is paused by this annotation.
 pub fn paused(annotation: &str) -> Draft {
     let message = format!("Reconciliation is paused: remove the annotation {annotation} to continue");
-    yes(PAUSED, CoreReason::Paused, message)
+    yes(PAUSED, "Paused", message)
 }
 
 /// Maximum length of a message in `metav1.Condition`, in bytes.

@@ -336,7 +336,7 @@ async fn container(cluster: &Cluster, name: &str, notes: &mut Vec<String>) -> Re
     }))
 }
 
-/// Arguments of an operator, from the flags and variables of its container. Flags that this version does not know are left out;
+/// Arguments of an operator, from the flags and variables of its container. Flags that this version does not know are skipped;
 /// the environment of this process does not count.
 fn arguments<A: clap::Args>(container: &Container) -> Result<A, cluster::Error> {
     let command = A::augment_args(clap::Command::new("operator").no_binary_name(true));
