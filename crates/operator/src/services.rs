@@ -1,7 +1,7 @@
 //! Bounded HTTP requests to Services of the cluster: no redirects, a time limit, a size limit.
 //!
 //! Inside a cluster, requests go to the addresses of the Service; outside, through the API server's Service proxy. A Service that
-//! does not lead to pods of its namespace gets none: see [`destination`](crate::destination).
+//! does not lead to pods of its namespace gets none: see [`destination`].
 
 use std::fmt;
 use std::net::SocketAddr;
