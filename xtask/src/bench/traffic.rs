@@ -113,7 +113,9 @@ pub(super) async fn run(args: &Args) -> Result<()> {
 
 async fn install_router(installed: &Installed) -> Result<()> {
     installed.import(router::NAME).await?;
-    for object in router::router().objects(&Release::default()) {
+    // The clients measure HTTP.
+    let router = router::router().with_arguments_of(&["--plain-http".to_owned()]);
+    for object in router.objects(&Release::default()) {
         cluster::apply(&installed.client(), &object).await?;
     }
     installed.rolled_out(&[router::NAME]).await
