@@ -308,12 +308,12 @@ async fn accounts_of_controllers_write_nothing_in_namespaces_of_the_cluster() ->
     }
     // In their own namespace, accounts write what is theirs.
     let core = account(labels::CORE_MANAGER).await?;
-    for own in [lease(labels::CORE_MANAGER), secret(WEBHOOK_SECRET)] {
-        created(&core, &own).await?;
-    }
-    for other in [lease("direct-provider"), secret("token")] {
-        refused(&created(&core, &other).await)?;
-    }
+    created(&core, &lease(labels::CORE_MANAGER)).await?;
+    tried(&core, &secret(WEBHOOK_SECRET), manifests::NAMESPACE).await?;
+    refused(&created(&core, &lease("direct-provider")).await)?;
+    // The Role itself bounds the names of Secrets.
+    let other = tried(&core, &secret("token"), manifests::NAMESPACE).await;
+    ensure!(other.is_err_and(|error| format!("{error:#}").contains("secrets \"token\" is forbidden")));
     // A status is reported everywhere, and the accounts of others are not concerned.
     let mut model = gemma("model");
     model["metadata"]["namespace"] = json!("kube-system");
