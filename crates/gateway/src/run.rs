@@ -235,3 +235,47 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
         traces: process.traces.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::http::{Request, Response, StatusCode};
+    use clap::Parser;
+    use kube::Client;
+    use kube::client::Body;
+
+    use super::*;
+    use crate::engine::loopback;
+    use crate::model::Model;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[tokio::test]
+    async fn one_model_does_not_get_all_places() {
+        let line = ["router", "--largest-requests=3", "--largest-requests-of-model=2"];
+        let args = Command::parse_from(line).args;
+        let nobody = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+        let process = Process::alone(Client::new(nobody, "default"), CancellationToken::new());
+        let metrics = Arc::new(Metrics::new(args.largest_held));
+        let api = api(&process, &args, metrics, loopback(), CancellationToken::new());
+        // The same name in another namespace is another model.
+        let (hangs, other) = (
+            Model::asleep("team-a/llama", "llama"),
+            Model::asleep("team-b/llama", "llama"),
+        );
+        let mut held: Vec<_> = (0..5).filter_map(|_| api.place_at(&hangs).ok()).collect();
+        assert_eq!(held.len(), 2);
+        let refused = api.place_at(&hangs).unwrap_err();
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        let text = "model 'team-a/llama' has too many requests in flight; try again";
+        assert_eq!(refused.to_string(), text);
+        assert!(api.place_at(&other).is_ok());
+        held.pop();
+        assert!(api.place_at(&hangs).is_ok(), "a place that is free again");
+    }
+}

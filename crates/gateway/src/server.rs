@@ -234,7 +234,7 @@ impl Api {
     }
 
     /// A place for a request to a model.
-    fn place_at(&self, model: &Model) -> Result<Place<table::Key>> {
+    pub(crate) fn place_at(&self, model: &Model) -> Result<Place<table::Key>> {
         let place = self.of_models.take(&table::key(model));
         place.ok_or_else(|| {
             let name = model.full_name();
