@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 /// Path at which the API server passes requests on to asya-gateway.
-const GATEWAY: &str = "/api/v1/namespaces/kubeairunway-system/services/asya-gateway/proxy";
+const GATEWAY: &str = "/api/v1/namespaces/kubeairunway-system/services/https:asya-gateway:443/proxy";
 
 /// A cluster that holds lists, knows nothing else, and remembers what it was asked.
 struct Cluster {
@@ -391,7 +391,7 @@ fn an_actor_shows_the_numbers_of_its_messages_or_why_they_are_unknown() {
     let shown = [
         "<dd>12 waiting, 3 running, an unknown number failed <a href=\"/actors/default/running/dead-letters\">",
         "asyncactors/queue of",
-        "cannot reach asya-gateway at service kubeairunway-system/asya-gateway: unknown",
+        "cannot reach asya-gateway at service kubeairunway-system/https:asya-gateway:443: unknown",
     ];
     for (name, shown) in names.iter().zip(shown) {
         let (status, _, page) = browser.send("GET", &format!("/actors/default/{name}"), "");
