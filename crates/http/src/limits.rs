@@ -76,9 +76,10 @@ impl Limits {
         ..Self::ADMIN
     };
 
-    /// The gateway of Asya: clients that submit, and clients that wait or stream for minutes. The body is a setting of its own.
+    /// The gateway of Asya: clients that submit, and clients that wait or stream for minutes, of which there are 1,024
+    /// (`--largest-waits`). The body is a setting of its own.
     pub const GATEWAY: Self = Self {
-        connections: 2048,
+        connections: 1280,
         body: MIB,
         request: None,
         form: Form::OpenAi,

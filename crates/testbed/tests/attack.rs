@@ -1,34 +1,41 @@
-//! The built programs under attack by clients without credentials: half-open connections, huge bodies and many large reviews.
-//! Counted is memory, the highest that a process has ever had. Each process lives, answers an ordinary request at once, and
-//! what it refuses names the limit.
+//! The built programs under attack by clients without credentials: half-open connections, huge bodies, many large reviews and
+//! invented tokens. Counted is memory, the highest that a process has ever had, and questions to the API server. Each process
+//! lives, answers an ordinary request at once, and what it refuses names the limit.
 
 #![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
 
 mod support;
 
-use std::net::SocketAddr;
+use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use axum::http::Method;
 use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests;
-use runway_testbed::{eventually, programs};
+use runway_client::manifests::{self, Identity, gateway, router};
+use runway_gateway::AUDIENCE;
+use runway_operator::scope::Namespaces;
+use runway_testbed::pipeline::Broker;
+use runway_testbed::traffic::client::{Begun, chat, request};
+use runway_testbed::{RabbitMq, RabbitMqOptions, audit, eventually, programs, tokens};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
-use support::program::Program;
+use support::program::{self, Program};
 use support::{Bed, NAMESPACE, PATIENCE, Upstream};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
 /// Connections that are held open without a request.
@@ -272,6 +279,8 @@ const CORE: usize = 96;
 const PROVIDER: usize = 64;
 const CONSOLE: usize = 128;
 const SIDECAR: usize = 64;
+const ROUTER: usize = 192;
+const ASYA_GATEWAY: usize = 96;
 
 async fn attack_core(bed: &Bed, folder: &Path) -> Result<()> {
     let (admin, port) = (free_address()?, bed.webhook_port());
@@ -376,4 +385,275 @@ async fn the_sidecar_stays_small_and_goes_on_answering() -> Result<()> {
     let mut sidecar = Program::start(&folder, "asya-sidecar", &[], &variables)?;
     let paths = &["/metrics", "/healthz", "/health", "/readyz"];
     attack_admin(&mut sidecar, &Port::plain(admin, paths), SIDECAR).await
+}
+
+/// Connections of clients without credentials at once.
+const HOSTILE: usize = 3000;
+/// Longer than an answer about a token is used again.
+const ATTACK: Duration = Duration::from_secs(15);
+/// Questions about tokens in a second; those about valid tokens, of which there are few, are beside it.
+const REVIEWS: usize = 51;
+/// Callers at once.
+const CALLERS: usize = 4;
+/// Pause of a client of either kind before its next request.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Keeps this many connections to an address, in turn half open, with a request and an invented token, with a header and with a
+/// body that are too large; from two addresses that callers do not have. Dropping it ends them.
+fn hostile_connections(to: SocketAddr, path: &'static str) -> JoinSet<()> {
+    let mut clients = JoinSet::new();
+    for number in 0..HOSTILE {
+        clients.spawn(async move {
+            for round in 0.. {
+                // The server may refuse or close it: it was one too many.
+                let _ = timeout(ATTACK, hostile_connection(to, path, number, round)).await;
+                sleep(50 * PAUSE).await;
+            }
+        });
+    }
+    clients
+}
+
+async fn hostile_connection(to: SocketAddr, path: &str, number: usize, round: usize) -> Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    let from = Ipv4Addr::new(127, 0, 0, 2 + u8::from(number.is_multiple_of(2)));
+    socket.bind(SocketAddr::from((from, 0)))?;
+    let mut stream = socket.connect(to).await?;
+    let begun = format!("POST {path} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n");
+    let request = match number % 6 {
+        0 => return std::future::pending().await,
+        1 | 2 => begun,
+        3 => format!("{begun}authorization: Bearer invented-{number}-{round}\r\ncontent-length: 2\r\n\r\n{{}}"),
+        4 => format!("{begun}x-large: {}\r\n\r\n", "x".repeat(1_000_000)),
+        _ => format!("{begun}content-length: {HUGE}\r\n\r\n{}", "x".repeat(1_000_000)),
+    };
+    stream.write_all(request.as_bytes()).await?;
+    let mut response = [0; 4096];
+    while stream.read(&mut response).await? > 0 {}
+    Ok(())
+}
+
+/// Callers send requests one after the other for some time. Each is answered. Returns the time that 99 % took at most.
+async fn answered(during: Duration, ask: &impl AsyncFn() -> Result<()>) -> Result<Duration> {
+    let begun = Instant::now();
+    let caller = async || {
+        let mut times = Vec::new();
+        while begun.elapsed() < during {
+            let asked = Instant::now();
+            ask().await?;
+            times.push(asked.elapsed());
+            sleep(PAUSE).await;
+        }
+        anyhow::Ok(times)
+    };
+    let mut times = try_join_all((0..CALLERS).map(|_| caller())).await?.concat();
+    times.sort_unstable();
+    println!("{} requests were answered", times.len());
+    times.get(times.len() * 99 / 100).copied().context("no request")
+}
+
+/// Callers of a program are answered while it is attacked, its memory is bounded, and so are its questions about tokens.
+async fn attack_with_tokens(
+    bed: &Bed,
+    (program, name, mib): (&mut Program, &str, usize),
+    (to, path): (SocketAddr, &'static str),
+    ask: &impl AsyncFn() -> Result<()>,
+) -> Result<()> {
+    program.had_at_most(mib, "the start")?;
+    let before = answered(ATTACK / 3, ask).await?;
+    let log = bed.cluster.audit().await?;
+    let (mark, begun) = (log.mark().await?, Instant::now());
+    let attack = hostile_connections(to, path);
+    let during = answered(ATTACK, ask).await?;
+    ensure!(attack.len() == HOSTILE);
+    drop(attack);
+    let seconds = usize::try_from(begun.elapsed().as_secs() + 1)?;
+    let requests = log.since(mark).await?;
+    let reviews = audit::of_user(&requests, name)
+        .iter()
+        .filter(|request| request.resource == "tokenreviews")
+        .count();
+    println!(
+        "{name}: p99 {during:?} with {HOSTILE} hostile connections, {before:?} without; {reviews} TokenReviews in {seconds} seconds"
+    );
+    ensure!(
+        (1..=REVIEWS * seconds).contains(&reviews),
+        "{reviews} in {seconds} seconds"
+    );
+    program.had_at_most(mib, "hostile connections")
+}
+
+/// A ServiceAccount of a new namespace with the right to do this there, and a token of it.
+async fn caller(bed: &Bed, namespace: &str, rule: Value, audiences: &[&str]) -> Result<String> {
+    let name = json!({ "name": "caller", "namespace": namespace });
+    let rbac = "rbac.authorization.k8s.io";
+    for object in [
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }),
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": name }),
+        json!({ "apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": name, "rules": [rule] }),
+        json!({ "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": name,
+            "roleRef": { "apiGroup": rbac, "kind": "Role", "name": "caller" },
+            "subjects": [{ "kind": "ServiceAccount", "name": "caller", "namespace": namespace }] }),
+    ] {
+        bed.apply(&object).await?;
+    }
+    tokens::token(&bed.admin, namespace, "caller", audiences).await
+}
+
+/// A model whose engine answers at once, and one that never serves; of different teams.
+async fn models(bed: &Bed, folder: &Path, files: &Path) -> Result<Program> {
+    let address = free_address()?;
+    let args = [
+        format!("--address={address}"),
+        format!("--received={}", files.join("received").display()),
+    ];
+    let engine = Program::start(folder, "gateway-test-engine", &args, &[])?;
+    for (namespace, status) in [
+        ("team-a", json!({ "phase": "Pending" })),
+        (
+            "team-b",
+            json!({ "endpoint": { "service": "model", "port": address.port() }, "replicas": { "ready": 1 } }),
+        ),
+    ] {
+        let mut model = large();
+        model["metadata"] = json!({ "name": "model", "namespace": namespace });
+        model["spec"]["provider"] = Value::Null;
+        bed.apply(&model).await?;
+        let models: Api<ModelDeployment> = Api::namespaced(bed.admin.clone(), namespace);
+        let status = Patch::Merge(json!({ "status": status }));
+        models.patch_status("model", &PatchParams::default(), &status).await?;
+    }
+    Ok(engine)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_of_the_router_are_answered_among_hostile_connections_and_greedy_tenants() -> Result<()> {
+    let folder = programs::build(false).await?;
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    for role in router::router().roles(Identity::User, &Namespaces::default()) {
+        bed.apply(&serde_json::to_value(&role)?).await?;
+    }
+    let may = json!({ "apiGroups": ["kubeairunway.ai"], "resources": ["modeldeployments"], "verbs": ["get"] });
+    let greedy = caller(&bed, "team-a", may.clone(), &[AUDIENCE]).await?;
+    let other = caller(&bed, "team-b", may, &[AUDIENCE]).await?;
+    let files = tempfile::tempdir()?;
+    let _engine = models(&bed, &folder, files.path()).await?;
+    let (admin, address) = (free_address()?, free_address()?);
+    let args = [
+        format!("--kubeconfig={}", bed.cluster.kubeconfig(router::NAME, &[])?.display()),
+        format!("--admin-address={admin}"),
+        format!("--address={address}"),
+    ];
+    let mut router = Program::start(&folder, "gateway-on-loopback", &args, &[])?;
+    program::ready(admin.port()).await?;
+    let ask = async |token: &str, model: &str| {
+        let request = chat(token, &json!({ "model": model, "messages": [] }))?;
+        Begun::send(address, request).await?.whole().await
+    };
+    let is_answered = async || {
+        let answer = ask(&other, "team-b/model").await?;
+        ensure!(answer.status == 200, "{answer:?}");
+        Ok(())
+    };
+    eventually(PATIENCE, is_answered).await?;
+    let attacked = (&mut router, router::NAME, ROUTER);
+    attack_with_tokens(&bed, attacked, (address, "/v1/chat/completions"), &is_answered).await?;
+
+    // A tenant has as many requests in flight as it may, and sends more. They wait for its model.
+    let before = answered(ATTACK / 3, &is_answered).await?;
+    let refused = Cell::new(0);
+    let mut held = JoinSet::new();
+    for _ in 0..GREEDY {
+        let request = chat(&greedy, &json!({ "model": "team-a/model", "messages": [] }))?;
+        held.spawn(async move { Begun::send(address, request).await?.whole().await });
+    }
+    let more = async {
+        loop {
+            let answer = ask(&greedy, "team-a/model").await?;
+            answer.refused(429, "too_many_requests", "your tenant has too many requests in flight")?;
+            refused.set(refused.get() + 1);
+        }
+    };
+    let full = held.join_next().await.context("none was refused")???;
+    full.refused(429, "too_many_requests", "your tenant has too many requests in flight")?;
+    let during = tokio::select! {
+        during = answered(ATTACK / 3, &is_answered) => during?,
+        failed = more => return failed,
+    };
+    println!(
+        "{}: p99 {during:?} with a tenant at its limits, {before:?} without",
+        router::NAME
+    );
+    ensure!(refused.get() > 0 && held.len() >= GREEDY / 2);
+    router.had_at_most(ROUTER, "a tenant at its limits")
+}
+
+/// Requests of a tenant at once, more than its places at the router.
+const GREEDY: usize = 1200;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_of_asya_gateway_are_answered_among_hostile_connections_and_greedy_tenants() -> Result<()> {
+    let folder = programs::build(false).await?;
+    let (bed, rabbit) = tokio::try_join!(
+        Bed::start_with(Upstream::None, false),
+        RabbitMq::start(RabbitMqOptions::default())
+    )?;
+    for role in gateway::gateway().roles(Identity::User, &Namespaces::default()) {
+        bed.apply(&serde_json::to_value(&role)?).await?;
+    }
+    let broker = Broker::connect(&rabbit.url()).await?;
+    let may = json!({ "apiGroups": ["asya.sh"], "resources": ["asyncactors/messages"], "verbs": ["create"] });
+    let mut callers = Vec::new();
+    for namespace in ["team-a", "team-b"] {
+        broker.declare(&format!("asya-{namespace}_actor")).await?;
+        callers.push((namespace, caller(&bed, namespace, may.clone(), &[]).await?));
+    }
+    let files = tempfile::tempdir()?;
+    std::fs::create_dir(files.path().join("broker"))?;
+    std::fs::write(files.path().join("broker/password"), "guest")?;
+    let (host, port) = rabbit.address();
+    let transports = json!({ "transports": { "rabbitmq": { "type": "rabbitmq", "config": {
+        "host": host, "port": port, "username": "guest", "passwordSecretRef": { "name": "broker", "key": "password" } } } } });
+    let (admin, address) = (free_address()?, free_address()?);
+    let args = [
+        format!("--kubeconfig={}", bed.cluster.kubeconfig(gateway::NAME, &[])?.display()),
+        format!("--admin-address={admin}"),
+        format!("--address={address}"),
+        format!("--progress-address={}", free_address()?),
+        format!("--transport-config={transports}"),
+        format!("--secrets-dir={}", files.path().display()),
+        format!("--store={}", files.path().join("jobs.redb").display()),
+    ];
+    let mut asya = Program::start(&folder, "asya-gateway", &args, &[])?;
+    program::ready(admin.port()).await?;
+    let ask = async |(namespace, token): &(&str, String), prefer: &'static str| {
+        let path = format!("/v1/{namespace}/actor");
+        let mut request = request(Method::POST, &path, token, "{}")?;
+        request.headers_mut().insert("prefer", prefer.parse()?);
+        Begun::send(address, request).await
+    };
+    let is_answered = async || {
+        let answer = ask(&callers[1], "respond-async").await?.whole().await?;
+        ensure!(answer.status == 202, "{answer:?}");
+        Ok(())
+    };
+    eventually(PATIENCE, is_answered).await?;
+    let attacked = (&mut asya, gateway::NAME, ASYA_GATEWAY);
+    attack_with_tokens(&bed, attacked, (address, "/v1/team-a/actor"), &is_answered).await?;
+
+    // A tenant waits for as many results as it may; the jobs of more requests are accepted without a wait.
+    let before = answered(ATTACK / 3, &is_answered).await?;
+    let greedy = async {
+        try_join_all((0..GREEDY / 4).map(async |_| ask(&callers[0], "wait=300").await?.whole().await)).await?;
+        std::future::pending::<Result<()>>().await
+    };
+    let during = tokio::select! {
+        during = answered(ATTACK / 3, &is_answered) => during?,
+        failed = greedy => return failed,
+    };
+    println!(
+        "{}: p99 {during:?} with a tenant at its limits, {before:?} without",
+        gateway::NAME
+    );
+    asya.had_at_most(ASYA_GATEWAY, "a tenant at its limits")
 }
