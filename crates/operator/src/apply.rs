@@ -33,7 +33,7 @@ const UNFIT: [&str; 2] = ["failed to create typed patch object", "failed to conv
 
 /// A resource version that no object has: etcd gives the first write a later one. The server compares it when it changes an
 /// object, and not when it creates one.
-const NO_VERSION: &str = "1";
+pub(crate) const NO_VERSION: &str = "1";
 
 /// Failed write.
 #[derive(Debug, thiserror::Error)]

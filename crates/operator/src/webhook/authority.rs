@@ -1,7 +1,7 @@
 //! Keeps a certificate authority in a Secret, so that replicas share it, and serves with leaves signed by it.
 //!
-//! The Secret is watched by its name; no other Secret is read. If two replicas create or rotate at the same time, the watch delivers
-//! the authority that both then use.
+//! The Secret is watched by its name; no other Secret is read. If two replicas create or rotate at the same time, the API server
+//! rejects one write, and the watch delivers the other.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, Authorities, Leaf, Lifetimes};
 use crate::access::{named, rule};
+use crate::apply::NO_VERSION;
 use crate::watch::single;
 
 /// Settings of an [`Authority`].
@@ -200,14 +201,18 @@ impl Authority {
         Ok(renewal)
     }
 
-    /// By an apply, which RBAC can limit to the name of the Secret. If two replicas do it at once, the watch delivers the last.
+    /// Only if there is none. By an apply, which RBAC can limit to the name of the Secret.
     async fn create(&self, authorities: &Authorities) -> Result<(), Error> {
         let Settings {
             secret, field_manager, ..
         } = &self.settings;
-        let (data, name) = (authorities.data(), secret);
-        let data: BTreeMap<_, _> = data.into_iter().filter(|(_, value)| value.is_some()).collect();
-        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data});
+        let data: BTreeMap<_, _> = authorities
+            .data()
+            .into_iter()
+            .filter(|(_, value)| value.is_some())
+            .collect();
+        let metadata = json!({"name": secret, "resourceVersion": NO_VERSION});
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data});
         let parameters = PatchParams::apply(field_manager);
         self.settle(self.secrets.patch(secret, &parameters, &Patch::Apply(object)).await)
     }
@@ -290,6 +295,30 @@ mod tests {
             }
         });
         Client::new(service, "ns")
+    }
+
+    #[tokio::test]
+    async fn first_authority_does_not_replace_that_of_another_replica() {
+        let settings = Settings {
+            namespace: "ns".to_owned(),
+            secret: "ca".to_owned(),
+            names: Vec::new(),
+            field_manager: "test".to_owned(),
+            lifetimes: Lifetimes::default(),
+            clock,
+        };
+        // The API server compares the version with that of an object in the way.
+        let service = service_fn(async |request: http::Request<Body>| {
+            let sent: Value = serde_json::from_slice(&request.into_body().collect_bytes().await?)?;
+            assert_eq!(sent["metadata"], json!({"name": "ca", "resourceVersion": NO_VERSION}));
+            let answer = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409});
+            let answer = http::Response::builder()
+                .status(409)
+                .body(Body::from(serde_json::to_vec(&answer)?))?;
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(answer)
+        });
+        let authority = Authority::new(Client::new(service, "ns"), settings);
+        assert_eq!(authority.step(None, &mut None).await.unwrap(), RETRY);
     }
 
     #[tokio::test]
