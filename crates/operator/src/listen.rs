@@ -68,17 +68,18 @@ impl ListenArgs {
     /// # Errors
     /// The certificate or its key cannot be read, or they do not match.
     pub async fn tls(&self, process: &Process, service: &str) -> Result<Option<Tls>, BadCertificate> {
-        match (&self.tls_certificate, &self.tls_key, &self.tls_authority) {
-            _ if self.plain_http => Ok(None),
-            (Some(certificate), Some(key), _) => {
-                let tls = Tls::renewed(certificate.clone(), key.clone(), process.shutdown.clone()).await;
-                let certificate = certificate.clone();
-                tls.map(Some)
-                    .map_err(|source| BadCertificate::Files { certificate, source })
-            }
-            (_, _, Some(authority)) => Ok(Some(self.of_authority(process, authority, service)?)),
-            _ => Ok(None),
+        if self.plain_http {
+            return Ok(None);
         }
+        if let (Some(certificate), Some(key)) = (self.tls_certificate.clone(), self.tls_key.clone()) {
+            let tls = Tls::renewed(certificate.clone(), key, process.shutdown.clone()).await;
+            return tls
+                .map(Some)
+                .map_err(|source| BadCertificate::Files { certificate, source });
+        }
+        let authority = self.tls_authority.as_ref();
+        let tls = authority.map(|name| self.of_authority(process, name, service));
+        Ok(tls.transpose()?)
     }
 
     /// The certificate of an authority that this process keeps.

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tower::{BoxError, Layer as _, ServiceExt as _};
 
 use crate::live::cluster::{self, Cluster};
+use crate::view::endpoint::proxy_path;
 use crate::view::messages::{DeadLetters, Numbers, Processed};
 
 /// Largest response, in bytes.
@@ -85,18 +86,16 @@ impl FromStr for Place {
         const USAGE: &str = "use NAMESPACE/SERVICE, or NAMESPACE/http:SERVICE:PORT for a gateway with --plain-http";
         let (namespace, at) = text.split_once('/').ok_or(USAGE)?;
         let (scheme, service, port) = match at.split(':').collect::<Vec<_>>()[..] {
-            [service] => ("https", service, 443),
-            [scheme @ ("http" | "https"), service, port] => {
-                let scheme = if scheme == "http" { "http" } else { "https" };
-                (scheme, service, port.parse().map_err(|_| USAGE)?)
-            }
+            [service] => ("https", service, "443"),
+            ["http", service, port] => ("http", service, port),
+            ["https", service, port] => ("https", service, port),
             _ => return Err(USAGE.to_owned()),
         };
         Ok(Self {
             namespace: namespace.parse().map_err(|error| format!("{error}"))?,
             service: service.parse().map_err(|error| format!("{error}"))?,
             scheme,
-            port,
+            port: port.parse().map_err(|_| USAGE)?,
         })
     }
 }
@@ -254,7 +253,7 @@ impl<'a> AsyaGateway<'a> {
             scheme,
             port,
         } = self.place;
-        let uri = format!("/api/v1/namespaces/{namespace}/services/{scheme}:{service}:{port}/proxy{path}");
+        let uri = proxy_path(scheme, namespace, service, *port) + &path;
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let mut request = http::Request::builder().method(method).uri(uri);
         request = request.header(FORWARDED, self.authorization.clone());

@@ -1,6 +1,7 @@
 //! The front door of Asya in the cluster: `asya-gateway`, for those who ask for it.
 //!
-//! It may ask the API server about callers, and keep its certificate, and nothing else. Its jobs are on a volume of its own, so it has one pod.
+//! It may ask the API server about callers, and keep its certificate, and nothing else. Its jobs are on a volume of its own, so it
+//! has one pod.
 
 use super::component::{Claim, Component, Folder, Origin, Port};
 use super::transports;

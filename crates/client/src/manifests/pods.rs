@@ -44,13 +44,18 @@ pub(super) fn around(component: &Component) -> Vec<DynamicObject> {
         .ports
         .iter()
         .map(|port| {
-            let https = port.https.then_some(("https", 443));
-            let ports = https.into_iter().chain([(port.name, port.service.1)]);
-            service(component, &port.service.0, ports, port.name)
+            let mut ports = vec![service_port(port.name, port.service.1, port.name)];
+            if port.https {
+                let mut https = service_port("https", 443, port.name);
+                // For proxies in front of it.
+                https["appProtocol"] = json!("https");
+                ports.insert(0, https);
+            }
+            service(component, &port.service.0, &ports)
         })
         .collect();
-    let admin = [("admin", ADMIN_PORT)];
-    all.push(service(component, &metrics_service(name), admin, "admin"));
+    let admin = service_port("admin", ADMIN_PORT, "admin");
+    all.push(service(component, &metrics_service(name), &[admin]));
     if component.replicas > 1 {
         all.push(object(&json!({
             "apiVersion": "policy/v1",
@@ -119,28 +124,19 @@ fn tcp(number: u16) -> Value {
     json!({ "port": number, "protocol": "TCP" })
 }
 
-/// A Service whose ports lead to one port of the pods.
-fn service<'a>(
-    component: &Component,
-    name: &str,
-    ports: impl IntoIterator<Item = (&'a str, u16)>,
-    target: &str,
-) -> DynamicObject {
-    let port = |(name, port)| {
-        let mut port = json!({ "name": name, "port": port, "targetPort": target, "protocol": "TCP" });
-        if name == "https" {
-            // For proxies in front of it.
-            port["appProtocol"] = json!("https");
-        }
-        port
-    };
+/// Port of a Service that leads to a named port of the pods.
+fn service_port(name: &str, port: u16, target: &str) -> Value {
+    json!({ "name": name, "port": port, "targetPort": target, "protocol": "TCP" })
+}
+
+fn service(component: &Component, name: &str, ports: &[Value]) -> DynamicObject {
     object(&json!({
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": meta(&component.name, name, Some(NAMESPACE)),
         "spec": {
             "selector": { COMPONENT_LABEL: component.name },
-            "ports": ports.into_iter().map(port).collect::<Vec<_>>(),
+            "ports": ports,
         },
     }))
 }

@@ -1,6 +1,8 @@
 //! `kubeairunway endpoint`: where a model or a Llama Stack server answers, or in which queue an actor takes its messages, and how to
 //! ask. Pure.
 
+use std::fmt;
+
 use kube::ResourceExt;
 use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::Conditions;
@@ -52,7 +54,7 @@ pub fn access(md: &ModelDeployment) -> Option<Access> {
         url: format!("http://{service}.{namespace}.svc:{port}/v1"),
         port_forward,
         curl: curl(local, model.as_deref()),
-        proxy_path: proxy_path(&namespace, &service, port),
+        proxy_path: proxy_path("http", &namespace, &service, port),
         serves: md.serving_state() == ServingState::Ready,
         name,
         namespace,
@@ -77,8 +79,9 @@ fn namespace(object: &impl ResourceExt) -> Option<Namespace> {
         .map_or_else(|| Some(Namespace::default()), |n| n.try_into().ok())
 }
 
-fn proxy_path(namespace: &Namespace, service: &Name, port: i32) -> String {
-    format!("/api/v1/namespaces/{namespace}/services/http:{service}:{port}/proxy")
+/// Path at which the API server passes requests on to a Service.
+pub(crate) fn proxy_path(scheme: &str, namespace: &Namespace, service: &Name, port: impl fmt::Display) -> String {
+    format!("/api/v1/namespaces/{namespace}/services/{scheme}:{service}:{port}/proxy")
 }
 
 fn model_name(md: &ModelDeployment) -> Option<String> {
@@ -159,7 +162,7 @@ pub fn server(llsd: &LlamaStackDistribution) -> Option<Server> {
         route: status.route_url.clone().filter(|route| !route.is_empty()),
         port_forward,
         curl: format!("curl http://localhost:{local}/v1/models"),
-        proxy_path: proxy_path(&namespace, &service, port),
+        proxy_path: proxy_path("http", &namespace, &service, port),
         name,
         namespace,
         service,

@@ -163,7 +163,7 @@ pub async fn keep_bundle<K: Configuration>(
 }
 
 /// Key of the bundle in a ConfigMap for clients, as in `kube-root-ca.crt`.
-pub const BUNDLE_KEY: &str = "ca.crt";
+const BUNDLE_KEY: &str = "ca.crt";
 
 /// Keeps the latest bundle in a ConfigMap until shutdown, as [`keep_bundle`] does.
 pub async fn publish_bundle(

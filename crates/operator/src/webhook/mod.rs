@@ -16,5 +16,5 @@ pub mod certificates;
 pub mod conversion;
 
 pub use authority::{Authority, Settings, access_in_namespace};
-pub use bundle::{BUNDLE_KEY, Endpoint, Target, keep_bundle, publish_bundle};
+pub use bundle::{Endpoint, Target, keep_bundle, publish_bundle};
 pub use certificates::Lifetimes;

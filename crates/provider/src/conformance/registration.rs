@@ -248,13 +248,10 @@ pub(super) fn r35_the_role_names_what_is_used(trial: &Trial) -> RuleResult {
             rule.api_groups.iter().flatten().any(|g| g == child.kind.group)
                 && rule.resources.iter().flatten().any(|p| p == child.kind.plural)
         };
-        let allowed: BTreeSet<_> = rules.iter().filter(of_kind).flat_map(|rule| &rule.verbs).collect();
+        let verbs = rules.iter().filter(of_kind).flat_map(|rule| &rule.verbs);
+        let allowed: BTreeSet<&str> = verbs.map(String::as_str).collect();
         for verb in ["list", "watch", "create", "patch", "delete"] {
-            ensure!(
-                allowed.contains(&verb.to_owned()),
-                "the role may not {verb} {}",
-                child.kind.plural
-            );
+            ensure!(allowed.contains(verb), "the role may not {verb} {}", child.kind.plural);
         }
     }
     Ok(())
