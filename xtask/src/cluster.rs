@@ -58,7 +58,7 @@ pub(crate) async fn install(client: &Client, webhook_url: Option<&str>, identity
     install_within(client, webhook_url, identity, &Namespaces::default()).await
 }
 
-/// The same with roles for these namespaces only, which exist.
+/// Installs the same, with roles in these existing namespaces only.
 pub(crate) async fn install_within(
     client: &Client,
     webhook_url: Option<&str>,

@@ -87,7 +87,7 @@ fn chosen(args: &Args) -> Result<Vec<String>> {
     }
     all.sort();
     if let Some(unknown) = args.target.iter().find(|name| !all.contains(name)) {
-        bail!("there is no target '{unknown}': choose from {}", all.join(", "));
+        bail!("unknown target '{unknown}': choose from {}", all.join(", "));
     }
     all.retain(|name| args.target.is_empty() || args.target.contains(name));
     Ok(all)
@@ -285,7 +285,7 @@ mod tests {
         };
         let said = chosen(&args).unwrap_err().to_string();
         assert!(
-            said.starts_with("there is no target 'nothing': choose from addresses, admission_review, "),
+            said.starts_with("unknown target 'nothing': choose from addresses, admission_review, "),
             "{said}"
         );
     }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 mod support;
-use support::{Gateway, TEAM, World, is_accepted, own_address};
+use support::{Gateway, TEAM, World, is_accepted};
 
 const ACTORS: [&str; 6] = ["upper", "slow", "fail", "fan", "large", "nowhere"];
 
@@ -401,7 +401,7 @@ async fn callbacks_audiences_and_a_drain() -> Result<()> {
     let shop = world.user("shop", &["upper", "slow"], &["asya-gateway"]).await?;
     let plain = world.user("plain", &["upper"], &[]).await?;
     let listener = TcpListener::bind("0.0.0.0:0").await?;
-    let own = own_address()?;
+    let own = runway_testbed::own_address()?;
     let url = format!("http://{own}:{}/done", listener.local_addr()?.port());
     let host = format!("--callback-host={own}");
     let store = world.folder.path().join("jobs.redb");

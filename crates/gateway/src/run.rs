@@ -259,8 +259,9 @@ mod tests {
     async fn one_model_does_not_get_all_places() {
         let line = ["router", "--largest-requests=3", "--largest-requests-of-model=2"];
         let args = Command::parse_from(line).args;
-        let nobody = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
-        let process = Process::alone(Client::new(nobody, "default"), CancellationToken::new());
+        let hanging =
+            tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+        let process = Process::alone(Client::new(hanging, "default"), CancellationToken::new());
         let metrics = Arc::new(Metrics::new(args.largest_held));
         let api = api(&process, &args, metrics, loopback(), CancellationToken::new());
         // The same name in another namespace is another model.

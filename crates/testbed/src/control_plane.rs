@@ -5,7 +5,7 @@
 use std::{
     fs,
     hash::{BuildHasher as _, RandomState},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     ops::{Deref, Range},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::{
     api::core::v1::ServiceAccount, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
@@ -777,8 +777,11 @@ pub fn free_port() -> Result<u16> {
     free_ports().map(|[port]| port)
 }
 
-/// Held together until all are known, so that they differ.
-pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
+/// Free ports on 127.0.0.1, held together until all are known, so that they differ.
+///
+/// # Errors
+/// No port is free.
+pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let (mut ports, mut held) = ([0; N], Vec::new());
     for port in &mut ports {
         let mut listeners = (0..100).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, any_port())));
@@ -787,6 +790,22 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
         held.push(listener);
     }
     Ok(ports)
+}
+
+/// An address of this machine that others reach: the API server does not proxy to a loopback.
+///
+/// # Errors
+/// There is none.
+pub fn own_address() -> Result<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    // Nothing is sent: the system chooses the route.
+    socket.connect("192.0.2.1:9").context("this machine has no route")?;
+    let address = socket.local_addr()?.ip();
+    ensure!(
+        !address.is_loopback() && !address.is_unspecified(),
+        "this machine has no address of its own"
+    );
+    Ok(address)
 }
 
 /// The standard library's hasher is seeded by the system: randomness enough.

@@ -96,7 +96,7 @@ use anyhow::{Result, bail};
 
 pub use audit::Audit;
 pub use collector::Collector;
-pub use control_plane::{Cluster, ControlPlane, Options, free_port};
+pub use control_plane::{Cluster, ControlPlane, Options, free_port, free_ports, own_address};
 pub use node::Node;
 pub use process::{Memory, memory};
 pub use proxy::Proxy;

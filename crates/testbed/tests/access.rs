@@ -130,7 +130,7 @@ async fn controllers_of_a_namespaced_installation_need_no_right_elsewhere_and_to
     Ok(())
 }
 
-/// The same for the other programs: each does its work in one of the namespaces.
+/// The operators, the routes controller and the router with Roles in two namespaces. Each does its work in one of them.
 #[tokio::test]
 async fn operators_and_routers_of_a_namespaced_installation_need_no_right_elsewhere_and_touch_nothing_there()
 -> Result<()> {

@@ -20,9 +20,8 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests::{self, Identity, gateway, router};
+use runway_client::manifests::{self, gateway, router};
 use runway_gateway::AUDIENCE;
-use runway_operator::scope::Namespaces;
 use runway_testbed::pipeline::Broker;
 use runway_testbed::traffic::client::{Begun, chat, request};
 use runway_testbed::{RabbitMq, RabbitMqOptions, audit, eventually, programs, tokens};
@@ -530,9 +529,7 @@ async fn models(bed: &Bed, folder: &Path, files: &Path) -> Result<Program> {
 async fn callers_of_the_router_are_answered_among_hostile_connections_and_greedy_tenants() -> Result<()> {
     let folder = programs::build(false).await?;
     let bed = Bed::start_with(Upstream::None, false).await?;
-    for role in router::router().roles(Identity::User, &Namespaces::default()) {
-        bed.apply(&serde_json::to_value(&role)?).await?;
-    }
+    bed.grant(&router::router()).await?;
     let may = json!({ "apiGroups": ["kubeairunway.ai"], "resources": ["modeldeployments"], "verbs": ["get"] });
     let greedy = caller(&bed, "team-a", may.clone(), &[AUDIENCE]).await?;
     let other = caller(&bed, "team-b", may, &[AUDIENCE]).await?;
@@ -598,9 +595,7 @@ async fn callers_of_asya_gateway_are_answered_among_hostile_connections_and_gree
         Bed::start_with(Upstream::None, false),
         RabbitMq::start(RabbitMqOptions::default())
     )?;
-    for role in gateway::gateway().roles(Identity::User, &Namespaces::default()) {
-        bed.apply(&serde_json::to_value(&role)?).await?;
-    }
+    bed.grant(&gateway::gateway()).await?;
     let broker = Broker::connect(&rabbit.url()).await?;
     let may = json!({ "apiGroups": ["asya.sh"], "resources": ["asyncactors/messages"], "verbs": ["create"] });
     let mut callers = Vec::new();

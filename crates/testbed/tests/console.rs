@@ -372,7 +372,7 @@ async fn an_edit_is_put_over_the_version_that_was_seen_only(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_is_talked_to_through_the_api_server_with_a_script_and_without() -> Result<()> {
-    let Some(address) = own_address() else {
+    let Ok(address) = runway_testbed::own_address() else {
         println!("SKIPPED: a talk with a model, because this machine has no address but its loopback");
         return Ok(());
     };
@@ -530,15 +530,6 @@ fn echoing_model() -> axum::Router {
     axum::Router::new()
         .route("/v1/models", models)
         .route("/v1/chat/completions", chat)
-}
-
-/// An address of this machine that others reach: the API server does not proxy to a loopback.
-fn own_address() -> Option<std::net::IpAddr> {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent: this only asks which way it would go.
-    socket.connect("192.0.2.1:9").ok()?;
-    let address = socket.local_addr().ok()?.ip();
-    (!address.is_loopback() && !address.is_unspecified()).then_some(address)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -215,6 +215,9 @@ async fn six_writes_no_reads_then_silence_also_after_a_restart() -> Result<()> {
         "{} writes for {OBJECTS} objects",
         applied.len()
     );
+    for (object, n) in audit::by_object(&applied) {
+        ensure!(n.total() == 4, "{object:?}: {n:?}");
+    }
     for (object, n) in audit::by_object(&reported) {
         ensure!((2..=3).contains(&n.write), "status of {object:?}: {n:?}");
     }

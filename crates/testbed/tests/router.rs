@@ -14,7 +14,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, Config};
 use runway_api::condition::{AUTOSCALER_READY, Conditions, DRY_RUN, STALLED};
 use runway_api::labels;
-use runway_client::manifests::{Identity, router};
+use runway_client::manifests::router;
 use runway_gateway::addresses::Addresses;
 use runway_gateway::{AUDIENCE, Args, run_on};
 use runway_operator::admin::{self, AdminArgs};
@@ -211,9 +211,7 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
         #[command(flatten)]
         args: Args,
     }
-    for object in router::router().roles(Identity::User, &Namespaces::default()) {
-        bed.apply(&serde_json::to_value(&object)?).await?;
-    }
+    bed.grant(&router::router()).await?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let mut config = Config::new(format!("http://{}", listener.local_addr()?).parse()?);
     let way = load::Way {

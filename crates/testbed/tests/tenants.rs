@@ -8,7 +8,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,17 +26,16 @@ use lapin::BasicProperties;
 use runway_api::async_actor::TRANSPORT_READY;
 use runway_api::condition::Conditions as _;
 use runway_api::{AsyncActor, ModelDeployment, labels};
-use runway_client::manifests::{self, Identity, Release, gateway, router};
+use runway_client::manifests::{self, Release, gateway, router};
 use runway_gateway::AUDIENCE;
 use runway_http::Limits;
 use runway_operator::lease::Leadership;
-use runway_operator::scope::Namespaces;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::CHAT;
 use runway_testbed::pipeline::Broker;
 use runway_testbed::tokens::token;
 use runway_testbed::traffic::client::{Begun, chat, request};
-use runway_testbed::{RabbitMq, RabbitMqOptions, eventually, programs};
+use runway_testbed::{RabbitMq, RabbitMqOptions, eventually, free_ports, own_address, programs};
 use runway_web::server::LoginOptions;
 use serde_json::{Value, json};
 use support::program::{self, Program};
@@ -455,11 +454,11 @@ impl World {
             .flat_map(|component| component.permissions)
             .collect();
         objects.extend(manifests::asya().extra);
-        for program in [router::router(), gateway::gateway()] {
-            objects.extend(program.roles(Identity::User, &Namespaces::default()));
-        }
         for object in objects {
             bed.apply(&serde_json::to_value(&object)?).await?;
+        }
+        for program in [router::router(), gateway::gateway()] {
+            bed.grant(&program).await?;
         }
         // Not a part of the roles of the product.
         let rules = json!([{ "apiGroups": ["asya.sh"], "resources": ["asyncactors"], "verbs": ["*"] }]);
@@ -569,7 +568,7 @@ impl World {
         // Roles are added up in the background.
         let model = model(&tenant.named("model"), &tenant.named("served"));
         eventually(PATIENCE, async || {
-            created(&create(&tenant.owner, &tenant, MODELS, &model).await?)
+            accepted(&create(&tenant.owner, &tenant, MODELS, &model).await?)
         })
         .await?;
         self.serves(&tenant, &tenant.named("model"), &selected(&tenant.named("model")))
@@ -578,10 +577,10 @@ impl World {
         let mut idle = support::vllm(&tenant.named("idle"), "direct");
         idle["metadata"]["namespace"] = json!(namespace);
         idle["spec"]["scaling"]["replicas"] = json!(0);
-        created(&create(&tenant.owner, &tenant, MODELS, &idle).await?)?;
+        accepted(&create(&tenant.owner, &tenant, MODELS, &idle).await?)?;
         let tool = workload(&tenant.named("tool"));
-        created(&create(&tenant.owner, &tenant, DEPLOYMENTS, &tool).await?)?;
-        created(
+        accepted(&create(&tenant.owner, &tenant, DEPLOYMENTS, &tool).await?)?;
+        accepted(
             &create(
                 &tenant.owner,
                 &tenant,
@@ -652,7 +651,7 @@ impl World {
     /// Creates a Service of a tenant for one of its models, and writes it into the status as a provider would.
     async fn serves(&self, tenant: &Tenant, name: &str, spec: &Value) -> Result<()> {
         let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name }, "spec": spec });
-        created(&create(&tenant.owner, tenant, SERVICES, &service).await?)?;
+        accepted(&create(&tenant.owner, tenant, SERVICES, &service).await?)?;
         let status = json!({ "status": { "endpoint": { "service": name, "port": tenant.engine.port }, "replicas": { "ready": 1 } } });
         let models: Api<ModelDeployment> = Api::namespaced(self.bed.admin.clone(), tenant.namespace);
         models
@@ -681,6 +680,16 @@ impl World {
         let answer = Begun::send(self.router, chat(credential, body)?).await?.whole().await?;
         Ok(Attempt {
             wrote: body.to_string(),
+            response: format!("{} {}", answer.status, answer.text),
+        })
+    }
+
+    /// Gets a path of the router with a token or key.
+    async fn get(&self, credential: &str, path: &str) -> Result<Attempt> {
+        let answer = Begun::send(self.router, request(Method::GET, path, credential, "")?).await?;
+        let answer = answer.whole().await?;
+        Ok(Attempt {
+            wrote: format!("GET {path}"),
             response: format!("{} {}", answer.status, answer.text),
         })
     }
@@ -874,21 +883,6 @@ fn transports(rabbit: &RabbitMq, folder: &std::path::Path) -> Result<Value> {
     Ok(json!({ "transports": all }))
 }
 
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let mut ports = [0; N];
-    for port in &mut ports {
-        *port = runway_testbed::free_port()?;
-    }
-    Ok(ports)
-}
-
-/// An address of this machine that is not loopback. Nothing is sent.
-fn own_address() -> Result<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.connect("192.0.2.1:9")?;
-    Ok(socket.local_addr()?.ip())
-}
-
 /// A model for which no provider is selected, because it is paused, so that the test writes its status.
 fn model(name: &str, served: &str) -> Value {
     json!({ "apiVersion": MODELS.0, "kind": "ModelDeployment",
@@ -959,17 +953,10 @@ async fn create(client: &Client, place: &Tenant, (group, plural): (&str, &str), 
 
 async fn delete(tenant: &Tenant, (group, plural): (&str, &str), name: &str) -> Result<()> {
     let path = format!("{}/{name}", tenant.path(group, plural));
-    let deleted = ask_api(&tenant.owner, Method::DELETE, &path, &Value::Null).await?;
-    ensure!(
-        deleted.response.starts_with("accepted"),
-        "{}: {}",
-        deleted.wrote,
-        deleted.response
-    );
-    Ok(())
+    accepted(&ask_api(&tenant.owner, Method::DELETE, &path, &Value::Null).await?)
 }
 
-fn created(attempt: &Attempt) -> Result<()> {
+fn accepted(attempt: &Attempt) -> Result<()> {
     ensure!(
         attempt.response.starts_with("accepted"),
         "{}: {}",
@@ -992,15 +979,7 @@ async fn uses_model(world: &World, attacker: &Tenant, other: &Tenant) -> Result<
                     .chat(credential, &json!({ "model": name, "messages": [] }))
                     .await?,
             );
-            let path = format!("/v1/models/{name}");
-            let answer = Begun::send(world.router, request(Method::GET, &path, credential, "")?)
-                .await?
-                .whole()
-                .await?;
-            attempts.push(Attempt {
-                wrote: path,
-                response: answer.text,
-            });
+            attempts.push(world.get(credential, &format!("/v1/models/{name}")).await?);
         }
     }
     Ok(attempts)
@@ -1009,15 +988,13 @@ async fn uses_model(world: &World, attacker: &Tenant, other: &Tenant) -> Result<
 async fn lists_models(world: &World, attacker: &Tenant) -> Result<Vec<Attempt>> {
     let mut attempts = Vec::new();
     for credential in [&attacker.for_router, &attacker.key()] {
-        let answer = Begun::send(world.router, request(Method::GET, "/v1/models", credential, "")?)
-            .await?
-            .whole()
-            .await?;
-        ensure!(answer.text.contains(&attacker.named("served")), "{answer:?}");
-        attempts.push(Attempt {
-            wrote: "GET /v1/models".to_owned(),
-            response: format!("{} {}", answer.status, answer.text),
-        });
+        let listed = world.get(credential, "/v1/models").await?;
+        ensure!(
+            listed.response.contains(&attacker.named("served")),
+            "{}",
+            listed.response
+        );
+        attempts.push(listed);
     }
     Ok(attempts)
 }
@@ -1028,7 +1005,7 @@ async fn takes_name(world: &World, attacker: &Tenant, other: &Tenant) -> Result<
     for (name, served) in &names {
         let mut model = model(&attacker.named(name), served);
         model["metadata"]["annotations"][labels::STAND_IN_FOR] = json!(other.named("model"));
-        created(&create(&attacker.member, attacker, MODELS, &model).await?)?;
+        accepted(&create(&attacker.member, attacker, MODELS, &model).await?)?;
         world
             .serves(attacker, &attacker.named(name), &selected(&attacker.named("model")))
             .await?;
@@ -1075,7 +1052,7 @@ async fn leads_by_hand(world: &World, attacker: &Tenant) -> Result<Vec<Attempt>>
 /// A model of the attacker with this Service gets a request.
 async fn leads(world: &World, attacker: &Tenant, name: &str, service: &Value) -> Result<Vec<Attempt>> {
     let name = attacker.named(name);
-    created(&create(&attacker.member, attacker, MODELS, &model(&name, &name)).await?)?;
+    accepted(&create(&attacker.member, attacker, MODELS, &model(&name, &name)).await?)?;
     world.serves(attacker, &name, service).await?;
     let sent = eventually(PATIENCE, async || {
         let sent = world.chat(&attacker.for_router, &json!({ "model": name })).await?;
@@ -1110,9 +1087,8 @@ async fn never(world: &World, attacker: &Tenant) -> Result<String> {
     let name = attacker.named("never");
     let _ = create(&attacker.member, attacker, MODELS, &model(&name, &name)).await?;
     eventually(PATIENCE, async || {
-        let path = format!("/v1/models/{name}");
-        let known = Begun::send(world.router, request(Method::GET, &path, &attacker.for_router, "")?).await?;
-        ensure!(known.response.status() == 200);
+        let known = world.get(&attacker.for_router, &format!("/v1/models/{name}")).await?;
+        ensure!(known.response.starts_with("200 "), "{}", known.response);
         Ok(())
     })
     .await?;
@@ -1376,7 +1352,7 @@ async fn forges_reply(world: &World, attacker: &Tenant, other: &Tenant) -> Resul
 
 async fn uses_transport(world: &World, attacker: &Tenant, other: &Tenant) -> Result<Vec<Attempt>> {
     let (name, transport) = (attacker.named("guest"), format!("only-{}", other.namespace));
-    created(&create(&attacker.owner, attacker, ACTORS, &own_actor(&name, &transport)).await?)?;
+    accepted(&create(&attacker.owner, attacker, ACTORS, &own_actor(&name, &transport)).await?)?;
     let actors: Api<AsyncActor> = Api::namespaced(world.bed.admin.clone(), attacker.namespace);
     let said = eventually(PATIENCE, async || {
         let status = actors.get(&name).await?.status.unwrap_or_default();
@@ -1519,7 +1495,7 @@ async fn overrides(world: &World, attacker: &Tenant) -> Result<Vec<Attempt>> {
     object["metadata"] = json!({ "name": name });
     object["spec"]["scaling"]["replicas"] = json!(0);
     object["spec"]["provider"]["overrides"] = json!({ "hostNetwork": true });
-    created(&create(&attacker.member, attacker, MODELS, &object).await?)?;
+    accepted(&create(&attacker.member, attacker, MODELS, &object).await?)?;
     let models: Api<ModelDeployment> = Api::namespaced(world.bed.admin.clone(), attacker.namespace);
     let said = eventually(PATIENCE, async || {
         let status = models.get(&name).await?.status.unwrap_or_default();
@@ -1555,12 +1531,12 @@ async fn takes_ownership(world: &World, attacker: &Tenant, other: &Tenant) -> Re
     fake["metadata"]["labels"] = json!({ labels::DEPLOYMENT: name, labels::MANAGED_BY: "direct-provider" });
     fake["metadata"]["ownerReferences"] = json!([{ "apiVersion": MODELS.0, "kind": "ModelDeployment", "name": name, "uid": uid,
         "controller": true }]);
-    created(&create(&attacker.owner, attacker, DEPLOYMENTS, &fake).await?)?;
+    accepted(&create(&attacker.owner, attacker, DEPLOYMENTS, &fake).await?)?;
     // A model of the name has objects of its own, too, and deletes none but these.
     let mut same = support::vllm(&name, "direct");
     same["metadata"] = json!({ "name": name });
     same["spec"]["scaling"]["replicas"] = json!(0);
-    created(&create(&attacker.owner, attacker, MODELS, &same).await?)?;
+    accepted(&create(&attacker.owner, attacker, MODELS, &same).await?)?;
     let models: Api<ModelDeployment> = Api::namespaced(admin.clone(), attacker.namespace);
     eventually(PATIENCE, async || {
         let status = models.get(&name).await?.status.unwrap_or_default();

@@ -1,7 +1,6 @@
 //! A gateway as a process, with a real RabbitMQ, a real API server, the real sidecar and the real Python runtime.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses what it needs")]
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -22,7 +21,7 @@ use runway_asya_sidecar::config::Config;
 use runway_operator::listen;
 use runway_testbed::pipeline::Broker;
 use runway_testbed::tokens::token;
-use runway_testbed::{ControlPlane, Options, PATIENCE, RabbitMq, RabbitMqOptions, eventually};
+use runway_testbed::{ControlPlane, Options, PATIENCE, RabbitMq, RabbitMqOptions, eventually, free_ports, own_address};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -531,24 +530,6 @@ fn spawn(command: &[String], log: &Path) -> Result<Child> {
         .stderr(log)
         .spawn()?;
     Ok(child)
-}
-
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let mut listeners = Vec::new();
-    let mut ports = [0; N];
-    for port in &mut ports {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        *port = listener.local_addr()?.port();
-        listeners.push(listener);
-    }
-    Ok(ports)
-}
-
-/// An address of this machine that is not loopback. Nothing is sent.
-pub fn own_address() -> Result<std::net::IpAddr> {
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-    socket.connect("192.0.2.1:9")?;
-    Ok(socket.local_addr()?.ip())
 }
 
 /// Permission for verbs on a subresource of AsyncActors.

@@ -22,7 +22,7 @@ use kube::{Api, Client, Resource};
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
 use runway_api::{InferenceProviderConfig, ModelDeployment, ModelDeploymentStatus, labels};
-use runway_client::manifests::{self, Identity, router, routes};
+use runway_client::manifests::{self, Component, Identity, router, routes};
 use runway_core::Registry;
 use runway_core::serve::WebhookArgs;
 use runway_llama_stack_operator::RunArgs;
@@ -188,9 +188,6 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
             &deployment_provider::DeploymentProvider,
             Identity::User,
         ));
-        for component in [router::router(), routes::routes()] {
-            objects.extend(component.roles(Identity::User, &bed.namespaces));
-        }
         for object in objects {
             let kind = object.types.as_ref().map(|t| t.kind.clone()).unwrap_or_default();
             if webhooks || !kind.ends_with("WebhookConfiguration") {
@@ -198,6 +195,14 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
             }
         }
         Ok(bed)
+    }
+
+    /// Creates the roles of a component on request, which runs beside the cluster.
+    pub async fn grant(&self, component: &Component) -> Result<()> {
+        for role in component.roles(Identity::User, &self.namespaces) {
+            self.apply(&serde_json::to_value(&role)?).await?;
+        }
+        Ok(())
     }
 
     /// Address of the core's webhooks for the API server, on 127.0.0.1.
@@ -329,6 +334,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
 
     /// The model router for the namespaces of this installation, and its address.
     pub async fn router(&self) -> Result<(Running, SocketAddr)> {
+        self.grant(&router::router()).await?;
         let address: SocketAddr = ([127, 0, 0, 1], runway_testbed::free_port()?).into();
         let args = [
             Some(format!("--address={address}")),
@@ -348,6 +354,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
 
     /// The routes controller with these arguments.
     pub async fn routes(&self, args: &[&str]) -> Result<Running> {
+        self.grant(&routes::routes()).await?;
         let args: runway_gateway::routes::Args = parsed(args.iter().map(ToString::to_string))?;
         let client = self.cluster.client(labels::GATEWAY_MANAGER, &[]).await?;
         let shutdown = CancellationToken::new();
