@@ -542,7 +542,7 @@ async fn became(objects: &Api<DynamicObject>, name: &str, since: &str, was_so: i
                 _ => {}
             }
         }
-        bail!("the watch of {name} ended")
+        bail!("the status of {name} was never so until the watch timed out")
     };
     tokio::time::timeout(PATIENCE, seen)
         .await

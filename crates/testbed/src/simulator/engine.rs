@@ -59,14 +59,22 @@ pub(super) struct Role {
 /// The pods made so far, by the uid of their object: the hash of the template, and the state.
 pub(super) type KnownPods = HashMap<String, BTreeMap<String, (String, Option<PodState>)>>;
 
+/// What an object is on its way to.
+struct Undertaking {
+    name: String,
+    start: Instant,
+    /// Its status has had the result.
+    had_result: bool,
+}
+
 /// A role being played, in the version that its CRD stores.
 pub(super) struct Simulation {
     pub(super) client: Client,
     pub(super) config: Config,
     pub(super) kind: ApiResource,
     role: Role,
-    /// Current undertaking and its start, by uid.
-    since: Mutex<HashMap<String, (String, Instant)>>,
+    /// By uid.
+    undertakings: Mutex<HashMap<String, Undertaking>>,
     pub(super) pods: Mutex<KnownPods>,
 }
 
@@ -128,7 +136,7 @@ impl Simulation {
             config,
             kind,
             role,
-            since: Mutex::default(),
+            undertakings: Mutex::default(),
             pods: Mutex::default(),
         }
     }
@@ -191,34 +199,57 @@ impl Simulation {
     /// Stage of the object's undertaking, and when to requeue. Without a stage, nothing is written.
     ///
     /// `undertaking` names the current one: another name restarts the timeline. `done` means that the status has its
-    /// result, which then was there before we came.
+    /// result, which then was there before we came. Before its result was written once, the timeline waits there: on a
+    /// busy machine a flapping object would be not ready without having been ready.
     pub(super) fn stage(&self, object: &DynamicObject, undertaking: &str, done: bool) -> (Option<Stage>, Action) {
-        let age = self.age(object, undertaking, done);
-        let (stage, next) = timeline::stage(self.behaviour(object), self.config.ready_after, age);
+        let behaviour = self.behaviour(object);
+        let result_after = timeline::result_after(behaviour, self.config.ready_after);
+        let age = self.with_undertaking(object, undertaking, done, |current, now| {
+            current.had_result |= done;
+            if !current.had_result
+                && let Some(latest) = result_after.and_then(|after| now.checked_sub(after))
+            {
+                current.start = current.start.max(latest);
+            }
+            now.duration_since(current.start)
+        });
+        let (stage, next) = timeline::stage(behaviour, self.config.ready_after, age);
         (stage, next.map_or_else(Action::await_change, Action::requeue))
     }
 
     /// Time since the undertaking was first observed.
-    pub(super) fn age(&self, object: &DynamicObject, undertaking: &str, done: bool) -> Duration {
+    pub(super) fn age(&self, object: &DynamicObject, undertaking: &str) -> Duration {
+        self.with_undertaking(object, undertaking, false, |current, now| {
+            now.duration_since(current.start)
+        })
+    }
+
+    fn with_undertaking<T>(
+        &self,
+        object: &DynamicObject,
+        name: &str,
+        done: bool,
+        then: impl FnOnce(&mut Undertaking, Instant) -> T,
+    ) -> T {
         let now = Instant::now();
-        let start = if done {
-            now.checked_sub(LONG_AGO).unwrap_or(now)
-        } else {
-            now
+        let new = |start| Undertaking {
+            name: name.to_owned(),
+            start,
+            had_result: false,
         };
-        let mut since = self.since.lock();
-        let entry = since
+        let mut undertakings = self.undertakings.lock();
+        let current = undertakings
             .entry(object.uid().unwrap_or_default())
-            .or_insert_with(|| (undertaking.to_owned(), start));
-        if entry.0 != undertaking {
-            *entry = (undertaking.to_owned(), now);
+            .or_insert_with(|| new(now.checked_sub(LONG_AGO).filter(|_| done).unwrap_or(now)));
+        if current.name != name {
+            *current = new(now);
         }
-        now.duration_since(entry.1)
+        then(current, now)
     }
 
     fn forget(&self, object: &DynamicObject) {
         let uid = object.uid().unwrap_or_default();
-        self.since.lock().remove(&uid);
+        self.undertakings.lock().remove(&uid);
         self.pods.lock().remove(&uid);
     }
 
@@ -416,6 +447,32 @@ fn now() -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn late_flapping_object_is_ready_before_it_is_not() {
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let config = Config {
+            ready_after: Duration::from_millis(1),
+            behaviour: Behaviour::Flap,
+            ..Config::default()
+        };
+        let kind = ApiResource::erase::<Service>(&());
+        let role = Role {
+            crd: "",
+            manager: "",
+            finalizer: None,
+            owns: Vec::new(),
+        };
+        let object = DynamicObject::new("late", &kind);
+        let simulation = Simulation::new(Client::try_from(nowhere).unwrap(), config, kind, role);
+        let late = || std::thread::sleep(Duration::from_millis(10));
+        simulation.stage(&object, "start", false);
+        late();
+        assert_eq!(simulation.stage(&object, "start", false).0, Some(Stage::Ready));
+        late();
+        assert_eq!(simulation.stage(&object, "start", true).0, Some(Stage::Unready));
+        assert_eq!(simulation.stage(&object, "start", false).0, Some(Stage::Unready));
+    }
 
     #[test]
     fn what_is_not_wanted_any_more_is_named_null() {

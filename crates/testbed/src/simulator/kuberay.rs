@@ -178,7 +178,7 @@ async fn remove_others(
         if is_used || cluster.metadata.deletion_timestamp.is_some() {
             continue;
         }
-        let left = delay.saturating_sub(simulation.age(&cluster, "replaced", false));
+        let left = delay.saturating_sub(simulation.age(&cluster, "replaced"));
         if left.is_zero() {
             api.delete(&name, &DeleteParams::background()).await?;
         } else {

@@ -63,6 +63,15 @@ pub(super) fn stage(behaviour: Behaviour, ready_after: Duration, age: Duration) 
     (reached, next)
 }
 
+/// Age at which an object has its result, whatever becomes of it later. `None`: it never has one.
+pub(super) fn result_after(behaviour: Behaviour, ready_after: Duration) -> Option<Duration> {
+    let plan = plan(behaviour, ready_after);
+    let result = plan
+        .iter()
+        .find(|(_, stage)| matches!(stage, Stage::Ready | Stage::Failed));
+    result.map(|(start, _)| *start)
+}
+
 fn plan(behaviour: Behaviour, ready: Duration) -> Vec<(Duration, Stage)> {
     let start = [(Duration::ZERO, Stage::Pending), (ready / 2, Stage::Loading)];
     match behaviour {
@@ -104,6 +113,15 @@ mod tests {
     fn flap_ends_unready_and_stall_says_nothing() {
         assert_eq!(stage(Behaviour::Flap, SECOND, SECOND * 2), (Some(Stage::Unready), None));
         assert_eq!(stage(Behaviour::Stall, SECOND, SECOND * 2), (None, None));
+    }
+
+    #[test]
+    fn result_of_a_flapping_object_is_its_first_ready() {
+        assert_eq!(result_after(Behaviour::Flap, SECOND), Some(SECOND));
+        assert_eq!(result_after(Behaviour::Fail, SECOND), Some(SECOND));
+        assert_eq!(result_after(Behaviour::Slow, SECOND), Some(SECOND * 10));
+        assert_eq!(result_after(Behaviour::Stall, SECOND), None);
+        assert_eq!(result_after(Behaviour::SecretMissing, SECOND), None);
     }
 
     #[test]
