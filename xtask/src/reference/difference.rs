@@ -116,39 +116,6 @@ fn word(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Number of occurrences of a word in the values of objects. A switch that is on counts as its name, and `_` as `-`.
-pub(super) fn occurrences(objects: &[Value], word: &str) -> usize {
-    let word = normal(word);
-    let mut words = Vec::new();
-    for object in objects {
-        words_in("", object, &mut words);
-    }
-    words.into_iter().filter(|found| *found == word).count()
-}
-
-fn words_in(key: &str, value: &Value, found: &mut Vec<String>) {
-    match value {
-        Value::Object(fields) => fields.iter().for_each(|(key, value)| {
-            // The name of a resource, such as that of a GPU, is a key.
-            found.extend(key.contains('/').then(|| normal(key)));
-            words_in(key, value, found);
-        }),
-        Value::Array(items) => items.iter().for_each(|item| words_in(key, item, found)),
-        Value::Bool(true) => found.push(normal(key)),
-        Value::Number(number) => found.push(number.to_string()),
-        Value::String(text) => {
-            let words = text.split(|c: char| !(c.is_alphanumeric() || "-._/:@".contains(c)));
-            // `key: value` of YAML within a text.
-            found.extend(words.map(|word| normal(word.trim_end_matches(':'))));
-        }
-        Value::Null | Value::Bool(false) => {}
-    }
-}
-
-fn normal(word: &str) -> String {
-    word.trim_start_matches('-').replace('_', "-")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,18 +126,5 @@ mod tests {
         let after = json!([{ "kind": "A", "spec": { "list": ["x", "z", "y"], "named": [{ "name": "main", "a": 2 }], "new": 1 } }]);
         let found = differences(before.as_array().unwrap(), after.as_array().unwrap());
         assert_eq!(found, ["A spec.list (z)", "A spec.named[main].a", "A spec.new"]);
-    }
-
-    #[test]
-    fn words_are_counted_in_values() {
-        let objects = [json!({
-            "args": ["--max_model-len", "4321", "--trust-remote-code"], "readOnly": true, "off": false,
-            "yaml": "max_model_len: 4321\ntrust_remote_code: true", "n": 4321, "4321": "x",
-        })];
-        assert_eq!(occurrences(&objects, "4321"), 3);
-        assert_eq!(occurrences(&objects, "trust_remote_code"), 2);
-        assert_eq!(occurrences(&objects, "readOnly"), 1);
-        assert_eq!(occurrences(&objects, "off"), 0);
-        assert_eq!(occurrences(&objects, "432"), 0);
     }
 }

@@ -5,15 +5,13 @@
 //! neither rejected nor reported as ignored: that fails the generation.
 
 mod difference;
-mod probes;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use anyhow::{Result, bail};
-use difference::{differences, occurrences};
+use anyhow::{Result, bail, ensure};
+use difference::differences;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use probes::Probe;
 use runway_api::model_deployment::ServingMode;
 use runway_api::provider_config::OverrideType;
 use runway_api::{CoreReason, condition, labels};
@@ -21,6 +19,7 @@ use runway_client::diagnostic::Level;
 use runway_client::documents::Documents;
 use runway_client::manifests;
 use runway_client::render::{Options, Show, render};
+use runway_provider::conformance::fields::{self, Field, put};
 use serde_json::{Value, json};
 
 /// Path of the page.
@@ -38,12 +37,10 @@ Each row compares a manifest without the field with one that sets it, rendered f
 `serving.mode`) are in the column *for*. A value may change several paths, such as a replica count that makes KAITO use another kind.
 ";
 
-/// A manifest that works, for one provider, engine and mode.
+/// A manifest that works, for one provider and engine in one mode.
 struct Base<'a> {
     provider: &'static str,
     label: String,
-    engine: String,
-    mode: ServingMode,
     spec: Value,
     /// Installed CRDs; if there are none, the newest known schemas are.
     crds: &'a [CustomResourceDefinition],
@@ -59,14 +56,21 @@ struct Outcome {
 
 /// The page.
 pub(crate) fn page() -> Result<String> {
+    let unlisted = fields::unlisted();
+    ensure!(
+        unlisted.is_empty(),
+        "fields that are not both in the CRD of ModelDeployments and in the list of fields: {}; add or remove them in \
+         ALL of crates/provider/src/conformance/fields.rs",
+        unlisted.join(", ")
+    );
     let bases = bases(&[]);
     let mut page = INTRODUCTION.to_owned();
-    for probe in &probes::ALL {
+    for field in &fields::ALL {
         let rows = bases
             .iter()
-            .map(|base| Ok((base.provider, base.label.clone(), tried(base, probe)?)))
+            .map(|base| Ok((base.provider, base.label.clone(), tried(base, field)?)))
             .collect::<Result<Vec<_>>>()?;
-        section(&mut page, &format!("spec.{}", probe.field), "for", &rows)?;
+        section(&mut page, &format!("spec.{}", field.path), "for", &rows)?;
     }
     overrides(&mut page, &bases)?;
     Ok(page)
@@ -102,8 +106,6 @@ fn bases(crds: &[CustomResourceDefinition]) -> Vec<Base<'_>> {
                         bases.push(Base {
                             provider: provider.name(),
                             label,
-                            engine: engine.to_owned(),
-                            mode: *mode,
                             spec,
                             crds,
                             outcome,
@@ -162,19 +164,12 @@ fn overrides(page: &mut String, bases: &[Base]) -> Result<()> {
     section(page, "spec.provider.overrides", "override", &rows)
 }
 
-/// Effect of a probe on a manifest, as a cell of the table. Fails if the value is lost.
-fn tried(base: &Base, probe: &Probe) -> Result<String> {
-    let (path, value) = probe.setting(&base.engine);
-    let spec = with(&base.spec, path, value);
-    let workers = match base.mode {
-        ServingMode::Disaggregated if probe.is_per_worker() => 2,
-        _ => 1,
-    };
-    cell(base, probe.field, &spec, |before, after| {
-        probe.marks(&base.engine).iter().all(|words| {
-            let added = |word: &String| occurrences(after, word).saturating_sub(occurrences(before, word));
-            words.iter().any(|word| added(word) >= workers)
-        })
+/// Effect of a field on a manifest, as a cell of the table. Fails if the value is lost.
+fn tried(base: &Base, field: &Field) -> Result<String> {
+    let mut spec = base.spec.clone();
+    field.set(&mut spec);
+    cell(base, field.path, &spec, |before, after| {
+        field.is_in(&spec, before, after)
     })
 }
 
@@ -311,42 +306,11 @@ fn with(spec: &Value, path: &str, value: Value) -> Value {
     spec
 }
 
-/// Sets what a dotted path names.
-fn put(spec: &mut Value, path: &str, value: Value) {
-    let mut place = spec;
-    for key in path.split('.') {
-        place = &mut place[key];
-    }
-    *place = value;
-}
-
 #[cfg(test)]
 mod tests {
-    use runway_provider::conformance::fields;
     use runway_testbed::crds;
 
     use super::*;
-
-    /// Fields that choose what a column of the page is about, overrides, which are listed by their keys, and the Gateway, which is the
-    /// same for every provider.
-    const APART: [&str; 5] = [
-        "provider.name",
-        "engine.type",
-        "serving.mode",
-        "provider.overrides",
-        "gateway",
-    ];
-
-    #[test]
-    fn every_field_of_the_crd_has_its_section() {
-        let shown: BTreeSet<String> = probes::ALL
-            .iter()
-            .map(|probe| probe.field)
-            .chain(APART)
-            .map(str::to_owned)
-            .collect();
-        assert_eq!(fields::of_spec(&shown), shown);
-    }
 
     #[test]
     fn no_field_is_dropped_silently() -> Result<()> {
@@ -363,11 +327,11 @@ mod tests {
                 .filter(|base| base.provider == provider)
                 .collect();
             assert!(!bases.is_empty(), "{provider} serves nothing with {crd}");
-            for (base, probe) in bases
+            for (base, field) in bases
                 .iter()
-                .flat_map(|base| probes::ALL.iter().map(move |probe| (base, probe)))
+                .flat_map(|base| fields::ALL.iter().map(move |field| (base, field)))
             {
-                tried(base, probe)?;
+                tried(base, field)?;
             }
         }
         Ok(())

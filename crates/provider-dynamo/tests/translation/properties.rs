@@ -1,7 +1,7 @@
 //! Invariants for every spec.
 
 use proptest::prelude::*;
-use runway_provider::conformance::fields::{self, Setting, holds_null, seen};
+use runway_provider::conformance::fields::{self, holds_null};
 use runway_provider::{Refusal, Translation};
 use runway_provider_dynamo::Dynamo;
 use serde_json::{Value, json};
@@ -43,148 +43,34 @@ fn base(which: &str) -> Value {
     json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
 }
 
-fn settings() -> Vec<Setting> {
-    let set = Setting::new;
-    let mut settings = vec![
-        set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
-        set(
-            "model.servedName",
-            json!("marked-name"),
-            &["marked-name", "model.servedName is ignored"],
-        ),
-        set(
-            "engine.contextLength",
-            json!(31337),
-            &["\"31337\"", "engine.contextLength is ignored"],
-        ),
-        set(
-            "engine.trustRemoteCode",
-            json!(true),
-            &["trust-remote-code", "engine.trustRemoteCode is ignored"],
-        ),
-        set("engine.args", json!({"marked-flag": "marked-value"}), &["marked-value"]),
-        set("image", json!("image:1.2.9"), &["image:1.2.9"]),
-        set(
-            "env",
-            json!([{"name": "MARKED", "valueFrom": {"secretKeyRef": {"name": "marked-secret", "key": "k"}}}]),
-            &["marked-secret"],
-        ),
-        set(
-            "tolerations",
-            json!([{"key": "marked-taint", "operator": "Exists"}]),
-            &["marked-taint"],
-        ),
-        set(
-            "provider.overrides",
-            json!({"routerMode": "kv", "frontend": {"replicas": 9, "resources": {"cpu": "7", "memory": "77Gi"}}}),
-            &["77Gi"],
-        ),
-        set("resources.cpu", json!("29"), &["\"29\""]),
-        set("scaling.replicas", json!(7), &["\"replicas\":7"]),
-        set("resources.gpu.count", json!(6), &["\"6\""]),
-        set("resources.gpu.type", json!("marked.com/gpu"), &["marked.com/gpu"]),
-        set("resources.memory", json!("31Gi"), &["31Gi"]),
-        set(
-            "scaling.prefill",
-            json!({"replicas": 8, "gpu": {"count": 1}, "memory": "33Gi"}),
-            &["33Gi"],
-        ),
-        set(
-            "scaling.decode",
-            json!({"replicas": 0, "gpu": {"count": 5, "type": "decode.com/gpu"}}),
-            &["decode.com/gpu"],
-        ),
-    ];
-    settings.extend(fields::of_pods());
-    settings
-}
-
-/// Fields that decide which object is created, tested case by case; autoscaling is handled by the core.
-const ELSEWHERE: [&str; 6] = [
-    "model.source",
-    "provider.name",
-    "engine.type",
-    "serving.mode",
-    "scaling.autoscaling",
-    "gateway",
-];
-
 fn translated(md: &Value, version: &str) -> Result<Translation, Refusal> {
     translate(&Dynamo::default(), md, version, None)
 }
 
 #[test]
-fn every_field_of_the_spec_is_tried() {
-    let tried = fields::tried(&settings(), &ELSEWHERE);
-    assert_eq!(fields::of_spec(&tried), tried);
-}
-
-#[test]
-fn every_field_is_used_or_reported_as_ignored() {
-    for which in BASES {
-        for version in VERSIONS {
-            for setting in settings() {
-                let mut md = base(which);
-                if !setting.applies_to(&md) {
-                    continue;
-                }
-                setting.apply(&mut md);
-                let text = seen(&translated(&md, version));
-                assert!(
-                    setting.is_in(&text),
-                    "{which} {version}: {} is nowhere in {text}",
-                    setting.field
-                );
-            }
-        }
+fn no_field_is_dropped() -> Result<(), String> {
+    for version in VERSIONS {
+        fields::hold(&BASES.map(|which| (which, base(which))), |md| {
+            let translation = translated(md, version)?;
+            assert_model_is_named(md, &document(&translation));
+            Ok(translation)
+        })?;
     }
+    Ok(())
 }
 
-fn any_md() -> impl Strategy<Value = (Value, Vec<usize>, &'static str)> {
-    let some = proptest::sample::subsequence((0..settings().len()).collect::<Vec<_>>(), 0..=settings().len());
-    let version = proptest::sample::select(VERSIONS.to_vec());
-    (0..BASES.len(), some, version).prop_map(|(which, chosen, version)| {
-        let mut md = base(BASES[which]);
-        let all = settings();
-        let chosen: Vec<usize> = chosen.into_iter().filter(|index| all[*index].applies_to(&md)).collect();
-        for index in &chosen {
-            all[*index].apply(&mut md);
+fn assert_model_is_named(md: &Value, document: &Value) {
+    for (name, args) in workers(document) {
+        let at = args.iter().position(|arg| arg == "--model" || arg == "--model-path");
+        assert!(at.is_some() || md["spec"]["model"]["source"] == "custom");
+        if let Some(value) = at.map(|at| &args[at + 1]) {
+            assert!(!value.is_empty() && !value.starts_with("--"), "{name}: {args:?}");
         }
-        (md, chosen, version)
-    })
+        assert!(args.iter().all(|arg| !arg.is_empty()));
+    }
 }
 
 proptest! {
-    #[test]
-    fn settings_do_not_drop_each_other((md, chosen, version) in any_md()) {
-        let outcome = translated(&md, version);
-        prop_assert!(outcome.is_ok(), "{outcome:?}");
-        let text = seen(&outcome);
-        for setting in chosen.into_iter().map(|index| settings().remove(index)) {
-            let told = setting.is_in(&text);
-            prop_assert!(told, "{} is nowhere in {text}", setting.field);
-        }
-    }
-
-    #[test]
-    fn the_same_spec_gives_the_same_object((md, _, version) in any_md()) {
-        let shuffled: Value = serde_json::from_str(&md.to_string()).unwrap();
-        prop_assert_eq!(translated(&md, version), translated(&shuffled, version));
-    }
-
-    #[test]
-    fn the_model_is_named_or_not_at_all((md, _, version) in any_md()) {
-        let document = document(&translated(&md, version).unwrap());
-        for (name, args) in workers(&document) {
-            let at = args.iter().position(|arg| arg == "--model" || arg == "--model-path");
-            prop_assert!(at.is_some() || md["spec"]["model"]["source"] == "custom");
-            if let Some(value) = at.map(|at| &args[at + 1]) {
-                prop_assert!(!value.is_empty() && !value.starts_with("--"), "{name}: {args:?}");
-            }
-            prop_assert!(args.iter().all(|arg| !arg.is_empty()));
-        }
-    }
-
     #[test]
     fn absent_and_zero_stay_different(
         version in proptest::sample::select(VERSIONS.to_vec()),
@@ -201,7 +87,7 @@ proptest! {
             ("engine.contextLength", json!(context)),
         ] {
             if !value.is_null() {
-                Setting::new(field, value, &[]).apply(&mut md);
+                fields::put(&mut md["spec"], field, value);
             }
         }
         let translation = translated(&md, version).unwrap();

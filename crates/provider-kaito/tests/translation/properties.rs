@@ -1,7 +1,7 @@
 //! Invariants for every spec.
 
 use proptest::prelude::*;
-use runway_provider::conformance::fields::{self, Setting, holds_null, seen};
+use runway_provider::conformance::fields::{self, holds_null};
 use runway_provider::{Provider, Refusal, Translation};
 use runway_provider_kaito::{INFERENCE_SET, Kaito};
 use serde_json::{Value, json};
@@ -33,128 +33,16 @@ fn base(which: &str) -> Value {
     json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "md", "namespace": "default"}, "spec": spec})
 }
 
-fn settings() -> Vec<Setting> {
-    let set = Setting::new;
-    let mut all = vec![
-        set("model.id", json!("Org/Marked-Id"), &["Org/Marked-Id"]),
-        set(
-            "model.servedName",
-            json!("marked-name"),
-            &["marked-name", "model.servedName is ignored"],
-        ),
-        set("engine.contextLength", json!(31337), &["31337"]),
-        set(
-            "engine.trustRemoteCode",
-            json!(true),
-            &["trust-remote-code", "engine.trustRemoteCode is ignored"],
-        ),
-        set("engine.args", json!({"marked-flag": "marked-value"}), &["marked-value"]),
-        set("scaling.replicas", json!(7), &["\"replicas\":7"]),
-        set(
-            "resources.gpu.count",
-            json!(6),
-            &["\"nvidia.com/gpu\":\"6\"", "resources.gpu.count: 6 is ignored"],
-        ),
-        set("resources.gpu.type", json!("marked.com/gpu"), &["marked.com/gpu"]),
-        set("resources.memory", json!("31Gi"), &["31Gi"]),
-        set(
-            "resources.cpu",
-            json!("29"),
-            &["\"29\"", "resources.cpu: 29 is ignored"],
-        ),
-        set("image", json!("image:marked"), &["image:marked"]),
-        set(
-            "env",
-            json!([{"name": "MARKED", "valueFrom": {"secretKeyRef": {"name": "marked-secret", "key": "k"}}}]),
-            &["marked-secret", "spec.env"],
-        ),
-        set(
-            "tolerations",
-            json!([{"key": "marked-taint", "operator": "Exists"}]),
-            &["marked-taint", "spec.tolerations"],
-        ),
-    ];
-    all.extend(fields::of_pods());
-    all
-}
-
-/// Fields that decide which objects are created, tested case by case; overrides and provider are handled by
-/// the loop, autoscaling by the core.
-const ELSEWHERE: [&str; 9] = [
-    "model.source",
-    "provider.name",
-    "provider.overrides",
-    "engine.type",
-    "serving.mode",
-    "scaling.prefill",
-    "scaling.decode",
-    "scaling.autoscaling",
-    "gateway",
-];
-
 fn translate(md: &Value) -> Result<Translation, Refusal> {
     Kaito::default().translate(&request(md), &installed(&[], &[]))
 }
 
 #[test]
-fn every_field_of_the_spec_is_tried() {
-    let tried = fields::tried(&settings(), &ELSEWHERE);
-    assert_eq!(fields::of_spec(&tried), tried);
-}
-
-#[test]
-fn every_field_is_used_or_reported_as_ignored() {
-    for which in BASES {
-        for setting in settings() {
-            let mut md = base(which);
-            setting.apply(&mut md);
-            let outcome = seen(&translate(&md));
-            // A GPU type alone requests no GPU: there is no resource of that type.
-            if setting.field == "resources.gpu.type" && !base(which)["spec"]["resources"].is_object() {
-                continue;
-            }
-            assert!(
-                setting.is_in(&outcome),
-                "{which}: {} is nowhere in {outcome}",
-                setting.field
-            );
-        }
-    }
-}
-
-fn any_md() -> impl Strategy<Value = (Value, Vec<usize>)> {
-    let some = proptest::sample::subsequence((0..settings().len()).collect::<Vec<_>>(), 0..=settings().len());
-    (0..BASES.len(), some).prop_map(|(which, chosen)| {
-        let mut md = base(BASES[which]);
-        for index in &chosen {
-            settings()[*index].apply(&mut md);
-        }
-        (md, chosen)
-    })
+fn no_field_is_dropped() -> Result<(), String> {
+    fields::hold(&BASES.map(|which| (which, base(which))), translate)
 }
 
 proptest! {
-    #[test]
-    fn settings_do_not_drop_each_other((md, chosen) in any_md()) {
-        let outcome = translate(&md);
-        let text = seen(&outcome);
-        let gpu = md["spec"]["resources"]["gpu"]["count"].is_number();
-        for setting in chosen.into_iter().map(|index| settings().remove(index)) {
-            let mut marks = setting.marks.to_vec();
-            if setting.field == "resources.gpu.count" {
-                marks.push("\"marked.com/gpu\":\"6\"");
-            }
-            let told = outcome.is_err() || marks.iter().any(|mark| text.contains(mark)) || (setting.field == "resources.gpu.type" && !gpu);
-            prop_assert!(told, "{} is nowhere in {text}", setting.field);
-        }
-    }
-
-    #[test]
-    fn the_same_spec_gives_the_same_objects((md, _) in any_md()) {
-        let shuffled: Value = serde_json::from_str(&md.to_string()).unwrap();
-        prop_assert_eq!(translate(&md), translate(&shuffled));
-    }
-
     #[test]
     fn absent_and_zero_stay_different(
         replicas in proptest::option::of(0_i32..4),
@@ -170,7 +58,7 @@ proptest! {
             ("engine.contextLength", json!(context)),
         ];
         for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
-            Setting::new(field, value, &[]).apply(&mut md);
+            fields::put(&mut md["spec"], field, value);
         }
         let translation = translate(&md).unwrap();
         let main = translation.objects.last().unwrap();
