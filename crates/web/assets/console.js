@@ -85,6 +85,7 @@ function say(mood, text) {
   const said = pulse.querySelector('[data-said]');
   if (said.textContent === text) return;
   pulse.querySelector('.dot').className = `dot ${mood}`;
+  pulse.querySelector('.dot').hidden = false;
   said.textContent = text;
 }
 
@@ -117,6 +118,23 @@ function listen() {
     refresh();
     setTimeout(listen, 2000);
   };
+}
+
+// --- The theme: that of the system, unless another is chosen. ---
+
+const theme = document.getElementById('theme');
+if (theme) {
+  theme.closest('label').hidden = false;
+  theme.value = document.documentElement.dataset.theme ?? '';
+  theme.addEventListener('change', () => {
+    if (theme.value) document.documentElement.dataset.theme = theme.value;
+    else delete document.documentElement.dataset.theme;
+    try {
+      localStorage.setItem('theme', theme.value);
+    } catch {
+      // It applies until the next page.
+    }
+  });
 }
 
 // --- Ages go on by themselves. ---

@@ -60,6 +60,8 @@ pub struct Lens {
     client: Client,
     /// The address of the cluster.
     pub url: String,
+    /// Context of the kubeconfig; empty if there is none.
+    pub context: String,
     /// Name of the user.
     pub user: String,
     /// The namespace that is looked into when none is named: that of the kubeconfig's context, or of the service account.
@@ -78,12 +80,20 @@ impl Lens {
         Self {
             client: credential.client(),
             url,
+            context: String::new(),
             user,
             home,
             caches,
             passes: Mutex::default(),
             credential,
         }
+    }
+
+    /// The same, with the context of a kubeconfig.
+    #[must_use]
+    pub fn in_context(mut self, context: Option<String>) -> Self {
+        self.context = context.unwrap_or_default();
+        self
     }
 
     /// The cluster, read and written as the user.

@@ -21,7 +21,7 @@
 //! | [`live`] | server-sent events about changes |
 //! | [`history`] | recent replica counts, for charts |
 //! | [`refusal`], [`page`], [`pages`] | rendering and refusals; the frame of a page; the pages |
-//! | [`form`], [`moment`] | values of forms; points in time |
+//! | [`form`], [`moment`], [`said`] | values of forms; points in time; messages of a status |
 
 pub mod app;
 pub mod caches;
@@ -41,6 +41,7 @@ pub mod oidc;
 pub mod page;
 pub mod pages;
 pub mod refusal;
+pub mod said;
 pub mod seen;
 pub mod server;
 pub mod sessions;

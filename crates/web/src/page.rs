@@ -22,6 +22,8 @@ pub struct Shell {
     pub user: String,
     /// At which cluster.
     pub cluster: String,
+    /// Context of the kubeconfig; empty if there is none.
+    pub context: String,
     /// For forms.
     pub csrf: String,
     /// Said above everything else.
@@ -54,6 +56,7 @@ impl Shell {
             live: String::new(),
             user: lens.user.clone(),
             cluster: lens.url.trim_end_matches('/').to_owned(),
+            context: lens.context.clone(),
             csrf: session.csrf.clone(),
             notices,
         }

@@ -9,12 +9,13 @@ use axum::response::{Html, IntoResponse, Response};
 
 const CSS: &str = include_str!("../assets/console.css");
 const SCRIPT: &str = include_str!("../assets/console.js");
+const THEME: &str = include_str!("../assets/theme.js");
 const ICON: &str = include_str!("../assets/icon.svg");
 
 /// Changes with what the files hold.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = DefaultHasher::new();
-    (CSS, SCRIPT, ICON).hash(&mut hasher);
+    (CSS, SCRIPT, THEME, ICON).hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 });
 
@@ -23,6 +24,7 @@ pub fn asset(name: &str) -> Option<(&'static str, &'static str)> {
     match name {
         "console.css" => Some(("text/css; charset=utf-8", CSS)),
         "console.js" => Some(("text/javascript; charset=utf-8", SCRIPT)),
+        "theme.js" => Some(("text/javascript; charset=utf-8", THEME)),
         "icon.svg" => Some(("image/svg+xml", ICON)),
         _ => None,
     }

@@ -146,6 +146,10 @@ impl Console {
         }
         client::install_crypto();
         let mut config = client.config().await?;
+        let context = match &client.context {
+            Some(context) => Some(context.clone()),
+            None => client.kubeconfig().ok().and_then(|file| file.current_context),
+        };
         // A user is waiting: an early error is better than a late response.
         config.default_retry = false;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -162,7 +166,7 @@ impl Console {
         let lifetime = options.login.as_ref().and_then(|login| login.session_lifetime);
         let (door, sites, url, cluster) = match &options.login {
             Some(login) => with_login(login, config)?,
-            None => on_loopback(at, config).await?,
+            None => on_loopback(at, config, context).await?,
         };
         let app = Arc::new(App {
             sessions: Sessions::new(door, lifetime.unwrap_or(sessions::LIFETIME), end.clone()),
@@ -274,7 +278,7 @@ fn as_itself(mut own: Config) -> Config {
     own
 }
 
-async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> {
+async fn on_loopback(at: SocketAddr, config: Config, context: Option<String>) -> Result<Entrance, Error> {
     let (address, home) = (config.cluster_url.to_string(), client::namespace(&config)?);
     let client = connect(config.clone())?;
     let user = whoami(&client)
@@ -282,7 +286,7 @@ async fn on_loopback(at: SocketAddr, config: Config) -> Result<Entrance, Error> 
         .map_or_else(|_| "the kubeconfig's user".to_owned(), |who| who.name);
     let caches = Users::new(client.default_namespace()).caches(&Who::default());
     let credential = Credential::of_connection(client.clone(), config);
-    let lens = Arc::new(Lens::new(credential, caches, address, user, home));
+    let lens = Arc::new(Lens::new(credential, caches, address, user, home).in_context(context));
     let key = crypto::random_key().map_err(Refused::from)?;
     let url = format!("http://{at}/?key={key}");
     let one_time = Mutex::default();

@@ -412,3 +412,134 @@ fn an_actor_shows_the_numbers_of_its_messages_or_why_they_are_unknown() {
     browser.send("GET", "/actors", "");
     assert_eq!(asked(), 3);
 }
+
+/// A model with a status.
+fn model(name: &str, status: &Value) -> Value {
+    let spec = json!({ "model": { "id": "org/a" }, "engine": { "type": "vllm" } });
+    object("ModelDeployment", "kubeairunway.ai/v1alpha1", name, &spec, status)
+}
+
+fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({ "type": type_, "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": "2026-11-21T10:00:00Z" })
+}
+
+/// A provider whose controller has sent its last heartbeat at `beat`.
+fn provider(name: &str, ready: bool, beat: &str, upstream: &Value) -> Value {
+    let spec = json!({ "capabilities": { "engines": ["vllm"], "servingModes": ["aggregated"], "cpuSupport": true } });
+    let status = json!({ "ready": ready, "lastHeartbeat": beat, "conditions": [upstream] });
+    object(
+        "InferenceProviderConfig",
+        "kubeairunway.ai/v1alpha1",
+        name,
+        &spec,
+        &status,
+    )
+}
+
+fn cluster_of(models: Vec<Value>, providers: Vec<Value>) -> Cluster {
+    Cluster::start(BTreeMap::from([
+        ("/apis/kubeairunway.ai/v1alpha1/modeldeployments", models),
+        ("/apis/kubeairunway.ai/v1alpha1/inferenceproviderconfigs", providers),
+    ]))
+}
+
+#[test]
+fn overview_lists_each_fault_once_and_before_unused_providers() {
+    let pull = "ErrImagePull: not found";
+    let failed = |name: &str| {
+        let conditions = [condition("Stalled", "True", "ImagePullFailed", pull)];
+        model(
+            name,
+            &json!({ "phase": "Failed", "message": pull, "conditions": conditions }),
+        )
+    };
+    let waiting = json!({ "phase": "Running", "provider": { "name": "silent" },
+        "conditions": [condition("ProviderUnavailable", "True", "ProviderUnavailable", "Provider 'silent' sends no heartbeat")] });
+    let now = jiff::Timestamp::now().to_string();
+    let missing = condition(
+        "UpstreamReady",
+        "False",
+        "CRDNotInstalled",
+        "rayservices.ray.io is not installed",
+    );
+    let broken = condition("UpstreamReady", "False", "UnknownUpstreamSchema", "an unknown schema");
+    let fine = condition("UpstreamReady", "True", "SchemaKnown", "");
+    let cluster = cluster_of(
+        vec![failed("one"), failed("two"), model("three", &waiting)],
+        vec![
+            provider("unused", false, &now, &missing),
+            provider("odd", false, &now, &broken),
+            provider("silent", true, "2026-11-21T10:00:00Z", &fine),
+        ],
+    );
+    let browser = Browser::at(&cluster);
+    let (_, _, page) = browser.send("GET", "/", "");
+    assert_eq!(page.matches(pull).count(), 1, "{page}");
+    assert!(page.contains("default/one</a>, <a"), "{page}");
+    assert!(
+        page.contains("1 Not used</li>") && !page.contains("rayservices.ray.io"),
+        "{page}"
+    );
+    assert!(
+        page.contains("Affects <a href=\"/deployments/default/three\">"),
+        "{page}"
+    );
+    assert_eq!(page.matches("default/three</a>").count(), 1, "{page}");
+    let at = |text: &str| page.find(text).unwrap();
+    assert!(
+        at(pull) < at("an unknown schema"),
+        "faults without an affected model come last: {page}"
+    );
+    let (_, _, page) = browser.send("GET", "/providers", "");
+    assert!(page.contains("</span>Not used</span>"), "{page}");
+}
+
+#[test]
+fn overview_of_an_empty_cluster_lists_the_next_commands() {
+    let browser = Browser::at(&Cluster::start(BTreeMap::new()));
+    let (_, _, page) = browser.send("GET", "/", "");
+    for command in [
+        "controller install",
+        "provider install direct",
+        "deploy google/",
+        "chat gemma",
+    ] {
+        assert!(
+            page.contains(&format!("<code>kubeairunway {command}")),
+            "{command}: {page}"
+        );
+    }
+    let now = jiff::Timestamp::now().to_string();
+    let fine = condition("UpstreamReady", "True", "NoUpstream", "");
+    let browser = Browser::at(&cluster_of(Vec::new(), vec![provider("direct", true, &now, &fine)]));
+    let (_, _, page) = browser.send("GET", "/", "");
+    assert_eq!(page.matches("</span>Done</span>").count(), 2, "{page}");
+    assert!(
+        !page.contains("provider install") && page.contains("<strong>c</strong>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_page_says_a_message_once_and_folds_a_long_one() {
+    let pull = format!(
+        "container 'model': ErrImagePull: failed to pull the image: {}",
+        "x".repeat(400)
+    );
+    let conditions = [
+        condition("Ready", "False", "ImagePullFailed", &pull),
+        condition("Stalled", "True", "ImagePullFailed", &pull),
+    ];
+    let failed = model(
+        "one",
+        &json!({ "phase": "Failed", "message": pull, "conditions": conditions }),
+    );
+    let browser = Browser::at(&cluster_of(vec![failed], Vec::new()));
+    let (_, _, page) = browser.send("GET", "/deployments/default/one", "");
+    assert_eq!(page.matches("failed to pull the image").count(), 1, "{page}");
+    assert!(
+        page.contains(&format!("<summary>Details</summary><p>{}", "x".repeat(400))),
+        "{page}"
+    );
+}

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
-use runway_api::condition;
-use runway_api::{ModelDeployment, Name, Namespace};
+use runway_api::condition::{self, Conditions};
+use runway_api::{ModelDeployment, Name, Namespace, Phase, reason};
 use runway_client::source::Source;
 use runway_client::status::{self, Forward, Upstream, View};
 use runway_client::why::{self, Why};
@@ -21,6 +21,7 @@ use crate::history::Chart;
 use crate::moment::Moment;
 use crate::page::{self, Shell};
 use crate::refusal;
+use crate::said::{Once, Said};
 use crate::sessions::Session;
 
 /// The kinds that the page shows, its own first.
@@ -79,6 +80,9 @@ impl Head {
 struct Detail {
     shell: Shell,
     head: Head,
+    /// State in a message, said once.
+    said: Said,
+    /// The next step; empty if the message says it.
     next: String,
     served: String,
     mode: &'static str,
@@ -121,14 +125,31 @@ fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> D
     let head = Head::new(md, "status", now);
     let status = md.status.clone().unwrap_or_default();
     let provider = status.provider.clone().unwrap_or_default();
+    let message = status.message.unwrap_or_default();
+    let mut once = Once::default();
+    once.is_new(&message);
+    let said = match status.phase {
+        Some(Phase::Running) => Said::plain(&message),
+        _ => Said::new(&message, cause(md.conditions()), reason::MODEL_DEPLOYMENT),
+    };
+    let next = once.text(&status::waits_for(view));
     let upstream = provider.resource_kind.zip(provider.resource_name).map(|(kind, name)| {
         let says = match &view.upstream {
             Upstream::Unknown => "cannot be read".to_owned(),
             Upstream::Absent => "does not exist".to_owned(),
-            Upstream::Says(said) if said.message.is_empty() => {
-                format!("reports {}: {}", said.phase.as_str(), said.reason)
+            Upstream::Says(reading) => {
+                let phase = reading.phase.as_str();
+                let text = if reading.message.is_empty() {
+                    &reading.reason
+                } else {
+                    &reading.message
+                };
+                if text != phase && once.is_new(text) {
+                    format!("reports {phase}: {text}")
+                } else {
+                    format!("reports {phase}")
+                }
             }
-            Upstream::Says(said) => format!("reports {}: {}", said.phase.as_str(), said.message),
         };
         (format!("{kind}/{name}"), says)
     });
@@ -147,7 +168,8 @@ fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> D
             &head.row.namespace,
             &head.row.name,
         ),
-        next: status::waits_for(view),
+        said,
+        next,
         served,
         mode: md.spec.mode().as_str(),
         chosen: provider.selected_reason.unwrap_or_default(),
@@ -159,8 +181,8 @@ fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> D
             &session.lens.deployment_history(&head.row.namespace, &head.row.name),
             now,
         ),
-        entries: timeline(md, &view.events, now),
-        conditions: conditions(md, now),
+        conditions: conditions(md, &mut once, now),
+        entries: timeline(md, &view.events, &mut once, now),
         why,
         missing: view.missing.clone(),
         head,
@@ -209,13 +231,26 @@ pub async fn find(session: &Session, namespace: &Namespace, name: &Name) -> Resu
         .map_err(|error| super::actions::refused(&error))
 }
 
-/// Transitions and Events, the newest first.
-fn timeline(md: &ModelDeployment, events: &[Event], now: Timestamp) -> Vec<Entry> {
+/// The condition that the status message is about, if the model does not serve.
+fn cause(conditions: &[Condition]) -> Option<&Condition> {
+    let held = [condition::STALLED, condition::PROVIDER_UNAVAILABLE];
+    let held = held.iter().find_map(|type_| conditions.when_true(type_));
+    let refused = [condition::VALIDATED, condition::PROVIDER_SELECTED, condition::READY];
+    held.or_else(|| refused.iter().find_map(|type_| conditions.when_false(type_)))
+}
+
+/// Transitions and Events, the newest first. The messages of the transitions are in the table of the conditions.
+fn timeline(md: &ModelDeployment, events: &[Event], once: &mut Once, now: Timestamp) -> Vec<Entry> {
     let mut all: Vec<(Timestamp, Entry)> = Vec::new();
     for c in md.conditions() {
-        let entry = of_condition(c, now);
+        let entry = Entry {
+            message: String::new(),
+            ..of_condition(c, now)
+        };
         all.push((c.last_transition_time.0, entry));
     }
+    let mut events: Vec<&Event> = events.iter().collect();
+    events.sort_by_key(|event| std::cmp::Reverse(runway_client::events::last_seen(event)));
     for event in events {
         let Some(when) = runway_client::events::last_seen(event) else {
             continue;
@@ -226,7 +261,7 @@ fn timeline(md: &ModelDeployment, events: &[Event], now: Timestamp) -> Vec<Entry
             mood: if warning { "bad" } else { "none" },
             what: "Event".to_owned(),
             reason: event.reason.clone().unwrap_or_default(),
-            message: event.message.clone().unwrap_or_default(),
+            message: once.text(event.message.as_deref().unwrap_or_default()),
             count: event.series.as_ref().and_then(|s| s.count).or(event.count).unwrap_or(1),
         };
         all.push((when, entry));
@@ -246,7 +281,7 @@ fn timeline(md: &ModelDeployment, events: &[Event], now: Timestamp) -> Vec<Entry
     all.into_iter().map(|(_, entry)| entry).take(MAX_ENTRIES).collect()
 }
 
-fn conditions(md: &ModelDeployment, now: Timestamp) -> Vec<Entry> {
+fn conditions(md: &ModelDeployment, once: &mut Once, now: Timestamp) -> Vec<Entry> {
     let order = |type_: &str| {
         status::LIFECYCLE
             .iter()
@@ -255,7 +290,15 @@ fn conditions(md: &ModelDeployment, now: Timestamp) -> Vec<Entry> {
     };
     let mut all: Vec<_> = md.conditions().iter().collect();
     all.sort_by_key(|c| (order(&c.type_), c.type_.clone()));
-    all.into_iter().map(|c| of_condition(c, now)).collect()
+    let entry = |c| {
+        let entry = of_condition(c, now);
+        let message = match once.text(&entry.message) {
+            shown if shown.is_empty() && !entry.message.is_empty() => "see above".to_owned(),
+            message => message,
+        };
+        Entry { message, ..entry }
+    };
+    all.into_iter().map(entry).collect()
 }
 
 /// A condition as an entry.
