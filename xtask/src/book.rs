@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use regex::{Captures, Regex};
+use runway_dev_support::{files, shell};
 
 use crate::links::{self, Page};
-use crate::shell;
 
 /// Version of mdBook, built from crates.io into `target/tools`. Takes a minute of processor time, once.
 const MDBOOK: &str = "0.5.4";
@@ -165,7 +165,7 @@ fn in_book() -> Result<BTreeSet<String>> {
 pub(crate) fn missing() -> Result<Vec<String>> {
     let pages = in_book()?;
     ensure!(pages.len() > 20, "{SUMMARY} has no links");
-    let all = links::markdown_files()?;
+    let all = files::markdown()?;
     let missing = all
         .iter()
         .filter(|path| path.starts_with("docs/") && *path != SUMMARY && !pages.contains(*path));

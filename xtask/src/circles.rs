@@ -5,17 +5,18 @@ use std::fs;
 
 use anyhow::Result;
 use regex::Regex;
-
-use crate::{files, shell};
+use runway_dev_support::{files, shell};
 
 /// Path of a module below the root of its crate; empty for the root.
 type Module = Vec<String>;
 
-/// Circles of `use` in the crates and in xtask.
+/// Circles of `use` in the crates, the development programs and xtask.
 pub(crate) fn complaints() -> Result<Vec<String>> {
     let mut crates = vec!["xtask".to_owned()];
-    for entry in fs::read_dir(shell::root().join("crates"))? {
-        crates.push(format!("crates/{}", entry?.file_name().display()));
+    for folder in ["crates", "dev"] {
+        for entry in fs::read_dir(shell::root().join(folder))? {
+            crates.push(format!("{folder}/{}", entry?.file_name().display()));
+        }
     }
     crates.sort();
     let mut complaints = Vec::new();

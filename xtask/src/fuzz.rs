@@ -12,9 +12,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
-use runway_testbed::programs;
-
-use crate::shell;
+use runway_dev_support::shell;
 
 /// Seconds for each target with `--quick`.
 const QUICK: u32 = 30;
@@ -96,7 +94,7 @@ fn chosen(args: &Args) -> Result<Vec<String>> {
 /// Builds the programs, and returns the folder they are in.
 fn build(targets: &[String]) -> Result<PathBuf> {
     let host = host()?;
-    let mut cargo = programs::cargo();
+    let mut cargo = shell::cargo();
     cargo
         .args([
             "build",

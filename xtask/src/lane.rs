@@ -1,8 +1,5 @@
 //! Optional lanes of tests: with real programs that are too large for every run. CI does not call them.
 
-use anyhow::Result;
-use runway_testbed::vllm::Vllm;
-
 /// An optional lane.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Lane {
@@ -23,13 +20,6 @@ impl Lane {
     pub(crate) fn target(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
-        }
-    }
-
-    /// Gets what the tests need, so that it is not counted as theirs. Where the machine cannot have it, they say so.
-    pub(crate) fn prepare(self) -> Result<()> {
-        match self {
-            Self::Vllm => Vllm::prepare("the lane vllm").map(drop),
         }
     }
 }

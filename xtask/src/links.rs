@@ -5,8 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use regex::Regex;
-
-use crate::shell;
+use runway_dev_support::{files, shell};
 
 /// A page with what links need.
 pub(crate) struct Page {
@@ -98,25 +97,10 @@ pub(crate) fn resolve(page: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// Markdown files that git knows.
-pub(crate) fn markdown_files() -> Result<Vec<String>> {
-    files(&["*.md"])
-}
-
-fn files(patterns: &[&str]) -> Result<Vec<String>> {
-    let listed = ["ls-files", "--cached", "--others", "--exclude-standard"];
-    let listed = shell::output("git", &[&listed, patterns].concat())?;
-    let files: Vec<String> = listed.lines().map(str::to_owned).collect();
-    Ok(files
-        .into_iter()
-        .filter(|path| shell::root().join(path).is_file())
-        .collect())
-}
-
 /// Links that lead nowhere.
 pub(crate) fn broken() -> Result<Vec<String>> {
     let mut pages = BTreeMap::new();
-    for path in markdown_files()? {
+    for path in files::markdown()? {
         pages.insert(path.clone(), Page::read(&path)?);
     }
     ensure!(pages.len() > 20, "git lists no pages");
@@ -132,7 +116,7 @@ pub(crate) fn broken() -> Result<Vec<String>> {
     broken.extend(missing_paths(pages.keys())?);
     // Remedies, alerts and comments that name a page.
     let named = Regex::new(r"\bdocs/[A-Za-z0-9_/.-]+\.md(#[a-z0-9_-]+)?")?;
-    for path in files(&["*.rs", "*.py", "*.yaml", "*.yml"])? {
+    for path in files::listed(&["*.rs", "*.py", "*.yaml", "*.yml"])? {
         // Corpora of fuzzers hold any bytes.
         let text = fs::read(shell::root().join(&path))?;
         for (line, text) in (1..).zip(String::from_utf8_lossy(&text).lines()) {
@@ -149,7 +133,7 @@ pub(crate) fn broken() -> Result<Vec<String>> {
 
 /// Paths of the repository in inline code that do not exist. The changelog names paths of its time.
 fn missing_paths<'a>(pages: impl Iterator<Item = &'a String>) -> Result<Vec<String>> {
-    let path = Regex::new(r"`((?:crates|deploy|docs|examples|fuzz|python|xtask|\.github)/[A-Za-z0-9_./-]+)`")?;
+    let path = Regex::new(r"`((?:crates|deploy|dev|docs|examples|fuzz|python|xtask|\.github)/[A-Za-z0-9_./-]+)`")?;
     let mut missing = Vec::new();
     for page in pages.filter(|page| *page != "CHANGELOG.md") {
         let text = fs::read_to_string(shell::root().join(page))?;
@@ -207,7 +191,7 @@ mod tests {
         let page = fs::read_to_string(shell::root().join("CONTRIBUTING.md")).unwrap();
         let (_, recipes) = page.split_once("## Your first change").unwrap();
         let (recipes, _) = recipes.split_once("\n## ").unwrap();
-        let path = Regex::new("`((?:crates|deploy|docs|xtask)/[^`]*)`").unwrap();
+        let path = Regex::new("`((?:crates|deploy|dev|docs|xtask)/[^`]*)`").unwrap();
         let paths: Vec<_> = path.captures_iter(recipes).map(|found| found[1].to_owned()).collect();
         assert!(paths.len() > 15, "{paths:?}");
         for path in paths {

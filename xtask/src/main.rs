@@ -1,52 +1,23 @@
-//! Entry points for development: build, test, generate, measure, release.
+//! Entry point for development: runs checks and tests, and starts the programs of `dev/` for everything else.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
 
-mod api;
-mod argocd;
-mod bench;
 mod book;
-mod changes;
-mod chart;
 mod circles;
-mod cluster;
-mod command;
-mod demo;
-mod files;
 mod fuzz;
-mod generate;
-mod images;
-mod installed;
-mod krew;
-mod kustomize;
 mod lane;
 mod links;
-mod metrics;
-mod permissions;
+mod program;
 mod python;
-mod record;
-mod reference;
-mod release;
-mod rules;
-mod sbom;
-mod settings;
-mod shell;
-#[cfg(test)]
-mod snippets;
-mod status;
-mod storm;
 mod style;
 mod test;
 mod tidy;
-mod up;
-mod upstream;
-mod versions;
 mod workflows;
-mod yaml;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use program::{Arguments, become_program};
 
 /// Development tasks of this repository.
 #[derive(Parser)]
@@ -59,65 +30,54 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Start a control plane with all controllers, and deploy models on it.
-    Up(up::Args),
+    Up(Arguments),
     /// Stop the control plane that `up` started.
-    Down,
+    Down(Arguments),
     /// Test a provider against a cluster in which its upstream operator runs.
-    Upstream(upstream::Args),
+    Upstream(Arguments),
     /// Run every check and test, as CI does.
     Test(test::Args),
     /// Regenerate files, or check that they are current.
-    Gen(generate::Args),
+    Gen(Arguments),
     /// Build an OCI archive for each program, without a container engine.
-    Images(images::Args),
+    Images(Arguments),
     /// Build the documentation site into target/book.
     Book,
     /// Write the files of a release.
-    Release(release::Args),
+    Release(Arguments),
     /// Measure time, requests, memory and CPU.
-    Bench(bench::Args),
+    Bench(Arguments),
     /// Run libFuzzer on each fuzz target.
     Fuzz(fuzz::Args),
     /// Explore the states of a ModelDeployment under crashes and stale caches.
-    Storm(storm::Args),
+    Storm(Arguments),
     /// Check repository rules: dependencies, licenses, pure plans, links, style.
     Tidy,
     /// Lint python/asya-runtime and test it with each installed Python version.
     Python,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    runway_operator::client::install_crypto();
-    match run().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+fn main() -> ExitCode {
+    runway_dev_support::ended(run())
 }
 
-async fn run() -> Result<()> {
+fn run() -> Result<()> {
     match Args::parse().command {
-        Command::Up(args) => up::run(args).await,
-        Command::Down => up::down().await,
-        Command::Upstream(args) => Box::pin(upstream::run(args)).await,
         Command::Test(args) => test::run(&args),
-        Command::Gen(args) => generate::run(&args),
-        Command::Images(args) => images::run(&args),
-        Command::Book => book::run(),
-        Command::Release(args) => release::run(&args),
-        Command::Bench(args) => Box::pin(bench::run(args)).await,
         Command::Fuzz(args) => fuzz::run(&args),
-        Command::Storm(args) => storm::run(&args).await,
+        Command::Book => book::run(),
         Command::Tidy => tidy::run(),
         Command::Python => python::run(),
+        Command::Up(_) | Command::Down(_) => become_program("runway-dev-demo"),
+        Command::Upstream(_) => become_program("runway-dev-upstream"),
+        Command::Gen(_) => become_program("runway-dev-generate"),
+        Command::Images(_) | Command::Release(_) => become_program("runway-dev-release"),
+        Command::Bench(_) => become_program("runway-dev-bench"),
+        Command::Storm(_) => become_program("runway-dev-storm"),
     }
 }
 
-/// clap checks the arguments of a subcommand only when it is called.
 #[test]
-fn arguments_of_all_subcommands_are_consistent() {
-    <Args as clap::CommandFactory>::command().debug_assert();
+fn arguments_are_consistent_and_those_in_the_documentation_are_accepted() -> Result<()> {
+    runway_dev_support::snippets::check(<Args as clap::CommandFactory>::command())
 }

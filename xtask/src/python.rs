@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-
-use crate::shell;
+use runway_dev_support::shell;
 
 /// Versions that `requires-python` of the package allows.
 const VERSIONS: [&str; 4] = ["3.10", "3.11", "3.12", "3.13"];

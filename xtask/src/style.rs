@@ -5,14 +5,15 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use regex::Regex;
+use runway_dev_support::{files, shell};
 
-use crate::{files, links, shell};
+use crate::links;
 
 /// Page that lists the forms.
 const STYLE: &str = "docs/style.md";
 
 /// Folders of code.
-const FOLDERS: [&str; 4] = ["crates", "examples", "fuzz", "xtask"];
+const FOLDERS: [&str; 5] = ["crates", "dev", "examples", "fuzz", "xtask"];
 
 /// Pages that are generated from code, which is checked, and the page that quotes the forms.
 const NOT_CHECKED: &[&str] = &[STYLE, "docs/reference/", "docs/checks.md", "docs/provider-contract.md"];
@@ -77,7 +78,7 @@ struct Style {
 pub(crate) fn complaints() -> Result<Vec<String>> {
     let style = Style::new()?;
     let mut findings = Vec::new();
-    for path in links::markdown_files()? {
+    for path in files::markdown()? {
         if !NOT_CHECKED.iter().any(|start| path.starts_with(start)) {
             let text = fs::read_to_string(shell::root().join(&path)).with_context(|| format!("cannot read {path}"))?;
             findings.extend(style.page(&path, &text));

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context, Result, bail};
+use runway_dev_support::{files, shell};
 use serde_json::Value;
 
-use crate::{book, circles, files, links, shell, style, workflows};
+use crate::{book, circles, links, style, workflows};
 
 /// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -75,7 +76,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-provider",
         ],
     ),
-    ("runway-testbed", &["runway-http", "runway-sqs"]),
+    ("runway-testbed", &["runway-dev-support", "runway-http", "runway-sqs"]),
+    ("runway-dev-support", &[]),
+    ("xtask", &["runway-dev-support"]),
 ];
 
 /// Crates that must not be linked, with the reason.
@@ -275,13 +278,14 @@ fn linked_crates() -> Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Crates that `cargo xtask` has with other features than the tests of the workspace have: these, and all that stands on them, would
-/// be compiled once for each.
+/// Crates that programs of the workspace have with other features than its tests: these, and all that stands on them, would be
+/// compiled once for each.
 fn compiled_twice() -> Result<Vec<String>> {
-    let ours = features(&["-p", "xtask", "-e", "no-dev"])?;
+    let of_programs = features(&["--workspace", "-e", "no-dev"])?;
     let of_tests = features(&["--workspace", "-e", "normal,build,dev"])?;
-    let complaint = |line: &String| format!("tests have other features of this crate, see xtask/Cargo.toml: {line}");
-    Ok(ours.difference(&of_tests).map(complaint).collect())
+    let complaint =
+        |line: &String| format!("tests have other features of this crate, see dev/cluster/Cargo.toml: {line}");
+    Ok(of_programs.difference(&of_tests).map(complaint).collect())
 }
 
 /// Each crate with its version and its features.
@@ -342,7 +346,7 @@ fn without(places: &[&str], words: &[(&str, &str)], what: &str) -> Result<Vec<St
 /// Modules without a description at the top.
 fn module_docs() -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for place in ["crates", "xtask", "examples", "fuzz"] {
+    for place in ["crates", "dev", "xtask", "examples", "fuzz"] {
         for file in files::rust_files(&shell::root().join(place))? {
             if !fs::read_to_string(&file)?.starts_with("//!") {
                 complaints.push(format!(

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-
-use crate::shell;
+use runway_dev_support::shell;
 
 /// Complaints about the files of `.github`.
 pub(crate) fn complaints() -> Result<Vec<String>> {

@@ -1,10 +1,9 @@
 //! Our own programs, as processes: cargo builds no program for the tests of another package.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+pub use runway_dev_support::shell::cargo;
 
 /// Builds all of them where need be, and returns the folder they are in.
 ///
@@ -23,20 +22,6 @@ pub async fn build(release: bool) -> Result<PathBuf> {
     let built = cargo.status().await.context("cannot run cargo")?;
     ensure!(built.success(), "our own programs do not build");
     Ok(target_folder()?.join(if release { "release" } else { "debug" }))
-}
-
-/// Cargo, as if called by hand. A cargo that runs this program passes variables of its package, and build scripts that read
-/// that (ring's) would run again each time another one calls, and all that depends on them be compiled again.
-pub fn cargo() -> Command {
-    let mut cargo = Command::new("cargo");
-    let of_outer_cargo = |name: &OsStr| {
-        let name = name.to_string_lossy();
-        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
-    };
-    for (name, _) in std::env::vars_os().filter(|(name, _)| of_outer_cargo(name)) {
-        cargo.env_remove(name);
-    }
-    cargo
 }
 
 /// Target folder of cargo, which contains this program.

@@ -4,11 +4,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use runway_testbed::programs;
+use runway_dev_support::shell;
 use serde::Deserialize;
 
 use crate::lane::Lane;
-use crate::shell;
 
 /// Files whose tests start real nodes. KEDA is built last, so what needs it comes last.
 const NODES: [&str; 12] = [
@@ -66,7 +65,7 @@ struct Profile {
 
 /// Compiles the tests; a job for each program, tests of a control plane first: they wait, and the others can use that.
 pub(crate) fn tests(selection: Selection) -> Result<Vec<Job>> {
-    let mut cargo = programs::cargo();
+    let mut cargo = shell::cargo();
     cargo.args(["test", "--no-run", "--workspace", "--locked", "--quiet"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
     cargo.args(match selection {
@@ -143,7 +142,7 @@ pub(crate) fn others() -> Result<Vec<Job>> {
     Ok(vec![
         other(
             "tests in the documentation",
-            programs::cargo(),
+            shell::cargo(),
             &["test", "--doc", "--workspace", "--locked"],
         ),
         other("cargo xtask up --once", ourselves()?, &["up", "--once"]),
@@ -158,7 +157,7 @@ pub(crate) fn others() -> Result<Vec<Job>> {
 
 /// Cargo with warnings of rustdoc as errors. Bare URLs are allowed: doc comments of arguments become help, where `<…>` would show.
 fn strict_docs() -> Command {
-    let mut cargo = programs::cargo();
+    let mut cargo = shell::cargo();
     cargo.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::bare_urls");
     cargo
 }

@@ -1,27 +1,30 @@
 //! `test`: every check and test, cheapest first. CI calls this and nothing else.
 //!
 //! Compiling takes both cores of a small machine, and most tests wait for something. So nothing is compiled twice (see
-//! `xtask/Cargo.toml`), what the tests want of the machine is prepared in the background from the first second on, and the
-//! tests run side by side.
+//! `dev/cluster/Cargo.toml`), what the tests want of the machine is prepared in the background as soon as the program for it is
+//! built, and the tests run side by side.
 
 mod jobs;
 mod lanes;
 mod outcome;
+mod prepare;
 mod report;
 
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use runway_testbed::{
-    binaries::{Binaries, OlderKubernetes},
-    node, prepare,
-};
+use anyhow::{Result, bail};
+use runway_dev_support::shell;
 
 use self::jobs::{Job, Selection};
+use self::prepare::OlderKubernetes;
 use self::report::Report;
 use crate::lane::Lane;
-use crate::{generate, shell, tidy};
+use crate::{program, tidy};
+
+/// Program that writes and compares generated files.
+const GENERATE: &str = "runway-dev-generate";
+/// Program of `up`, which is one of the jobs.
+const DEMO: &str = "runway-dev-demo";
 
 /// Choice of tests.
 #[derive(clap::Args)]
@@ -59,18 +62,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn everything(report: &mut Report) -> Result<()> {
-    let programs = prepare_in_background();
-    checks(report)?;
+    format(report)?;
+    let folder = programs(report, &[prepare::PROGRAM, GENERATE, DEMO])?;
+    let background = prepare::in_background(&folder)?;
+    checks(report, &folder)?;
     let mut jobs = jobs::others()?;
     jobs.extend(report.step("compiling the tests", || jobs::tests(Selection::All))?);
     report.step("waiting for the programs of a control plane and a node", || {
-        programs.recv().context("the preparation has ended")?
+        background.cluster()
     })?;
     side_by_side(report, jobs)
 }
 
 fn quick(report: &mut Report) -> Result<()> {
-    checks(report)?;
+    format(report)?;
+    let folder = programs(report, &[GENERATE])?;
+    checks(report, &folder)?;
     println!("SKIPPED: everything that needs a control plane (--quick)");
     let jobs = report.step("compiling the tests", || jobs::tests(Selection::OfUnits))?;
     side_by_side(report, jobs)
@@ -84,7 +91,10 @@ fn only(report: &mut Report, texts: &[String]) -> Result<()> {
 }
 
 fn on_older_kubernetes(report: &mut Report, release: OlderKubernetes, texts: &[String]) -> Result<()> {
-    let programs = report.step("waiting for the programs of a control plane", || release.ensure())?;
+    let folder = programs(report, &[prepare::PROGRAM])?;
+    let programs = report.step("waiting for the programs of a control plane", || {
+        release.ensure(&folder)
+    })?;
     let mut jobs = report.step("compiling the tests", || jobs::tests(Selection::All))?;
     jobs.retain(|job| job.node.is_none() && job.name.contains("/tests/"));
     if !texts.is_empty() {
@@ -109,33 +119,24 @@ fn choose(jobs: &mut Vec<Job>, texts: &[String]) -> Result<()> {
 }
 
 fn only_lane(report: &mut Report, lane: Lane) -> Result<()> {
-    report.step("preparing the lane", || lane.prepare())?;
+    let folder = programs(report, &[prepare::PROGRAM])?;
+    report.step("preparing the lane", || prepare::lane(&folder, lane))?;
     let jobs = report.step("compiling the tests", || jobs::tests(Selection::Lane(lane)))?;
     side_by_side(report, jobs)
 }
 
-/// Prepares the prerequisites of most tests, reports that they are ready, and continues with those of some tests.
-fn prepare_in_background() -> Receiver<Result<()>> {
-    let (told, programs) = mpsc::channel();
-    thread::spawn(move || {
-        let _ = told.send(programs_of_a_cluster());
-        prepare::what_some_tests_need();
-    });
-    programs
+/// Builds programs of the workspace, and returns their folder.
+fn programs(report: &mut Report, names: &[&str]) -> Result<PathBuf> {
+    report.step("building the programs of development", || program::build(names))
 }
 
-fn programs_of_a_cluster() -> Result<()> {
-    Binaries::ensure()?;
-    if let Some(reason) = node::unavailable() {
-        println!("SKIPPED: everything that needs a real node, because {reason}");
-        return Ok(());
-    }
-    node::prepare()
+fn format(report: &mut Report) -> Result<()> {
+    report.step("format", || shell::run("cargo", &["fmt", "--all", "--check"]))
 }
 
-fn checks(report: &mut Report) -> Result<()> {
-    report.step("format", || shell::run("cargo", &["fmt", "--all", "--check"]))?;
-    report.step("generated files", || generate::run(&generate::Args::check()))?;
+fn checks(report: &mut Report, folder: &Path) -> Result<()> {
+    let generate = folder.join(GENERATE).display().to_string();
+    report.step("generated files", || shell::run(&generate, &["gen", "--check"]))?;
     report.step("tidy", tidy::run)?;
     report.step("clippy", || {
         shell::run(

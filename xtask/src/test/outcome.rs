@@ -6,9 +6,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use runway_dev_support::shell;
 
 use super::jobs::Job;
-use crate::shell;
 
 /// Lines to repeat of a failure, its first one included.
 const LINES_OF_FAILURE: usize = 6;

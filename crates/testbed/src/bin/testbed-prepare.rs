@@ -1,0 +1,69 @@
+//! Gets what tests need of the machine, ahead of them: for `cargo xtask test`.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program talks to its user on stdout and stderr"
+)]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+use runway_testbed::binaries::{Binaries, OlderKubernetes};
+use runway_testbed::vllm::Vllm;
+use runway_testbed::{node, prepare};
+
+/// Prerequisites of tests.
+#[derive(Parser)]
+enum Args {
+    /// Programs of a control plane and a node.
+    Cluster,
+    /// The same, and then prerequisites of some tests. Those that the machine cannot have are reported.
+    All,
+    /// Programs of an older control plane. Prints their folder.
+    Kubernetes {
+        /// Its release.
+        release: OlderKubernetes,
+    },
+    /// The real vLLM, for the lane of that name.
+    Vllm,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    match args {
+        Args::Cluster => {
+            if let Some(reason) = node::unavailable() {
+                println!("SKIPPED: everything that needs a real node, because {reason}");
+            }
+            cluster()
+        }
+        Args::All => {
+            let cluster = cluster();
+            prepare::what_some_tests_need();
+            cluster
+        }
+        Args::Kubernetes { release } => {
+            println!("{}", release.ensure()?.display());
+            Ok(())
+        }
+        Args::Vllm => Vllm::prepare("the lane vllm").map(drop),
+    }
+}
+
+fn cluster() -> Result<()> {
+    Binaries::ensure()?;
+    if node::unavailable().is_some() {
+        return Ok(());
+    }
+    node::prepare()
+}

@@ -1,0 +1,67 @@
+//! Recording rules over the metrics of all engines: one series for each ModelDeployment, whatever its engine is. Dashboard and
+//! alerts use them.
+
+use anyhow::Result;
+use runway_api::labels::{MANAGED_BY, MANAGED_BY_VALUE};
+use runway_client::engines::{ENGINES, Engine};
+use runway_client::manifests::NAMESPACE;
+use runway_client::manifests::engines::MODEL_LABEL;
+use runway_dev_release::yaml::documents;
+use serde_json::{Value, json};
+
+/// Path of the PrometheusRule.
+pub(crate) const PATH: &str = "deploy/monitoring/engines.yaml";
+
+pub(crate) fn rules() -> Result<String> {
+    let by = format!("namespace, {MODEL_LABEL}");
+    let all = [
+        rule(
+            "modeldeployment:engine_requests_running:sum",
+            &format!("sum by ({by}) ({})", selector(|engine| vec![engine.running])),
+        ),
+        rule(
+            "modeldeployment:engine_requests_waiting:sum",
+            &format!("sum by ({by}) ({})", selector(|engine| vec![engine.waiting])),
+        ),
+        rule(
+            "modeldeployment:engine_generated_tokens:rate5m",
+            &format!("sum by ({by}) (rate({}[5m]))", selector(|engine| vec![engine.tokens])),
+        ),
+        rule(
+            "modeldeployment:engine_kv_cache_usage:max",
+            &format!("max by ({by}) ({})", selector(|engine| engine.kv_cache.to_vec())),
+        ),
+        rule(
+            "modeldeployment_le:engine_first_token_seconds_bucket:rate5m",
+            &format!("sum by ({by}, le) (rate({}[5m]))", selector(buckets)),
+        ),
+    ];
+    documents(&[json!({
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {
+            "name": "kubeairunway-engines",
+            "namespace": NAMESPACE,
+            "labels": { MANAGED_BY: MANAGED_BY_VALUE },
+        },
+        "spec": { "groups": [{ "name": "kubeairunway-engine-metrics", "rules": all }] },
+    })])
+}
+
+fn rule(record: &str, expression: &str) -> Value {
+    json!({ "record": record, "expr": expression })
+}
+
+/// Series of these names that the PodMonitors have scraped. Dynamo's own monitors scrape its pods too, without the label.
+fn selector<N: AsRef<str>>(names: impl Fn(&Engine) -> Vec<N>) -> String {
+    let all: Vec<String> = ENGINES
+        .iter()
+        .flat_map(names)
+        .map(|name| name.as_ref().to_owned())
+        .collect();
+    format!("{{__name__=~\"{}\",{MODEL_LABEL}!=\"\"}}", all.join("|"))
+}
+
+fn buckets(engine: &Engine) -> Vec<String> {
+    engine.first_token.iter().map(|name| format!("{name}_bucket")).collect()
+}
