@@ -10,7 +10,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::{World, told};
 use jiff::Timestamp;
@@ -19,6 +19,7 @@ use runway_api::condition::Conditions;
 use runway_api::{AsyncActor, AsyncActorStatus};
 use runway_asya_operator::queue::QueueState;
 use runway_asya_transport::tenants::Credentials;
+use runway_golden::Case;
 use runway_operator::apply::Error;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -72,13 +73,9 @@ fn yaml<T: DeserializeOwned>(path: &Path) -> T {
 
 #[test]
 fn golden_cases_give_the_expected_plans() {
-    let mut differences = Vec::new();
-    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan");
-    let folders = common::told::folders(&cases);
-    assert!(folders.len() > 30, "cases are missing");
-    for folder in folders {
-        let given: Given = yaml(&folder.join("given.yaml"));
-        let mut world = World::new(yaml(&folder.join("actor.yaml")), given.now);
+    runway_golden::check(&cases(), 30, |case| {
+        let given: Given = case.yaml("given.yaml");
+        let mut world = World::new(case.yaml("actor.yaml"), given.now);
         world.others = given.others;
         let credentials = |password| Credentials {
             username: "asya_team".to_owned(),
@@ -106,34 +103,35 @@ fn golden_cases_give_the_expected_plans() {
             },
             Queue::Left => QueueState::Removed { left: Some(7) },
         };
-        let objects = folder.join("objects.yaml");
-        if objects.exists() {
-            for object in yaml::<Vec<Value>>(&objects) {
-                if object["kind"] == "Pod" {
-                    world.pods.push(serde_json::from_value(object).unwrap());
-                } else {
-                    world.add(object);
-                }
+        for object in case.optional_yaml::<Vec<Value>>("objects.yaml").into_iter().flatten() {
+            if object["kind"] == "Pod" {
+                world.pods.push(serde_json::from_value(object).unwrap());
+            } else {
+                world.add(object);
             }
         }
         let seen = world.observed();
         let plan = runway_asya_operator::plan::plan(&seen);
         let again = runway_asya_operator::plan::plan(&seen);
-        assert_eq!(told(&plan), told(&again), "{}: not deterministic", folder.display());
-        differences.extend(common::told::difference(&folder.join("plan.yaml"), &told(&plan)));
+        assert_eq!(told(&plan), told(&again), "{}: not deterministic", case.name());
+        case.compare("plan.yaml", Some(told(&plan)));
         if given.rests {
             world.rest();
         }
-    }
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    });
+}
+
+fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan")
 }
 
 #[test]
 fn examples_have_no_violations() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/asya");
-    let files = common::told::folders(&folder);
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
     assert!(files.len() > 8, "examples are missing");
     for file in files {
+        let file = file.unwrap().path();
         let actor: AsyncActor = yaml(&file);
         let wrong = runway_asya_operator::request::violations(&actor);
         assert!(wrong.is_empty(), "{}: {}", file.display(), wrong.join("; "));
@@ -142,9 +140,9 @@ fn examples_have_no_violations() {
 
 #[test]
 fn a_cleanup_that_is_refused_is_reported_while_the_actor_terminates() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/deleted-workload-goes-first");
-    let given: Given = yaml(&folder.join("given.yaml"));
-    let seen = World::new(yaml(&folder.join("actor.yaml")), given.now).observed();
+    let case = Case::new(cases().join("deleted-workload-goes-first"));
+    let given: Given = case.yaml("given.yaml");
+    let seen = World::new(case.yaml("actor.yaml"), given.now).observed();
     let status = kube::core::Status::failure("denied by policy 'keep'", "Forbidden").with_code(403);
     let error = Error::Delete {
         kind: "Deployment".to_owned(),
@@ -167,9 +165,9 @@ fn a_cleanup_that_is_refused_is_reported_while_the_actor_terminates() {
 /// The operator watches only objects with its label, so usually the write detects an object with another owner.
 #[test]
 fn name_conflict_is_reported_in_the_condition_that_needs_the_object() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/standalone-scaled");
-    let given: Given = yaml(&folder.join("given.yaml"));
-    let seen = World::new(yaml(&folder.join("actor.yaml")), given.now).observed();
+    let case = Case::new(cases().join("standalone-scaled"));
+    let given: Given = case.yaml("given.yaml");
+    let seen = World::new(case.yaml("actor.yaml"), given.now).observed();
     for (kind, name, condition) in [
         ("ConfigMap", "asya-runtime", WORKLOAD_READY),
         ("ConfigMap", "embed-trigger-auth", SCALING_READY),

@@ -1,20 +1,21 @@
 //! Every folder below `tests/render`, `tests/validate` and `tests/screens` is a case: the command is run in it, and what it says is
-//! compared with the files there. `UPDATE_GOLDEN=1 cargo test -p runway-cli` writes them anew: read what you commit.
+//! compared with the files there. `UPDATE_CASES=1 cargo test -p runway-cli` writes them anew: read what you commit.
 //!
 //! | file | what |
 //! |---|---|
 //! | `args` | the arguments, separated by blanks |
 //! | `*.yaml` and others | what the arguments name; `stdin`, if it is there, is given on standard input |
-//! | `stdout`, `stderr`, `code` | what must come out; an empty file may be left out |
+//! | `stdout`, `stderr`, `code` | what must come out; without the file nothing, and code 0 |
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use clap::Parser;
 use runway_cli::args::CommandLine;
+use runway_golden::Case;
 
 #[test]
 fn render() {
@@ -52,57 +53,24 @@ fn the_commands_that_a_first_screen_names_exist() {
 }
 
 fn check_all(folder: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let mut cases: Vec<PathBuf> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    cases.sort();
-    assert!(!cases.is_empty());
-    let differing: Vec<String> = cases.iter().flat_map(|case| check(case)).collect();
-    assert!(
-        differing.is_empty(),
-        "\n{}\nUPDATE_GOLDEN=1 accepts what came out",
-        differing.join("\n")
-    );
+    runway_golden::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), 1, run);
 }
 
-fn check(case: &Path) -> Vec<String> {
-    let args = fs::read_to_string(case.join("args")).unwrap_or_else(|e| panic!("{}: {e}", case.join("args").display()));
-    let stdin = fs::File::open(case.join("stdin")).map_or_else(|_| Stdio::null(), Stdio::from);
+fn run(case: &mut Case) {
+    let stdin = fs::File::open(case.file("stdin")).map_or_else(|_| Stdio::null(), Stdio::from);
     let mut command = Command::new(env!("CARGO_BIN_EXE_kubeairunway"));
     command
-        .args(args.split_whitespace())
-        .current_dir(case)
+        .args(case.text("args").split_whitespace())
+        .current_dir(case.folder())
         .env_remove("KUBECONFIG")
         .env("HOME", "nowhere");
     let output = command.stdin(stdin).output().unwrap();
-    let code = output
-        .status
-        .code()
-        .map_or_else(|| "killed".to_owned(), |code| code.to_string());
-    let got = [
-        ("stdout", String::from_utf8(output.stdout).unwrap()),
-        ("stderr", String::from_utf8(output.stderr).unwrap()),
-        ("code", format!("{code}\n")),
-    ];
-    got.into_iter()
-        .filter_map(|(name, got)| differs(&case.join(name), &got))
-        .collect()
-}
-
-fn differs(file: &Path, got: &str) -> Option<String> {
-    let wanted = fs::read_to_string(file).unwrap_or_default();
-    if wanted == got {
-        return None;
-    }
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        if got.is_empty() {
-            fs::remove_file(file).unwrap();
-        } else {
-            fs::write(file, got).unwrap();
-        }
-        return None;
-    }
-    Some(format!("== {}\n-- wanted\n{wanted}-- got\n{got}", file.display()))
+    let code = output.status.code().unwrap_or(-1);
+    let written = |bytes| Some(String::from_utf8(bytes).unwrap()).filter(|text| !text.is_empty());
+    case.compare("stdout", written(output.stdout));
+    case.compare("stderr", written(output.stderr));
+    case.compare(
+        "code",
+        Some(code).filter(|code| *code != 0).map(|code| format!("{code}\n")),
+    );
 }

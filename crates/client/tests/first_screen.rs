@@ -28,6 +28,7 @@ use runway_client::source::{Admission, Place, Source};
 use runway_client::state::State;
 use runway_client::status;
 use runway_client::text::Look;
+use runway_golden::Case;
 use runway_operator::client::ClientArgs;
 use runway_provider::observe::{Answer, Verification};
 use runway_provider::question::Inquiry;
@@ -54,19 +55,12 @@ struct Expected {
 
 #[test]
 fn the_first_screen_holds_object_reason_and_next_step() {
-    let cases = cases();
-    assert!(cases.len() >= 40, "{} cases", cases.len());
-    let wrong: Vec<String> = cases.iter().flat_map(|case| problems(case)).collect();
-    assert!(
-        wrong.is_empty(),
-        "\n{}\nUPDATE_CASES=1 accepts other screens",
-        wrong.join("\n")
-    );
+    runway_golden::check(&folder(), 40, run);
 }
 
 #[test]
 fn each_provider_is_among_the_cases() {
-    let screens: Vec<String> = cases().iter().map(|case| screen(case)).collect();
+    let screens: Vec<String> = runway_golden::cases(&folder()).iter().map(screen).collect();
     for provider in manifests::built_in_providers() {
         let line = format!("\nProvider   {} ", provider.name());
         let of_it = screens.iter().filter(|screen| screen.contains(&line)).count();
@@ -81,50 +75,34 @@ fn the_fields_that_a_screen_names_exist() {
         crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
     });
     let mut named = 0;
-    for case in cases() {
+    for case in runway_golden::cases(&folder()) {
         for field in fields(&screen(&case)) {
             let is_known = schemas.iter().any(|schema| exists(schema, &field));
-            assert!(is_known, "{}: {field} does not exist", case.display());
+            assert!(is_known, "{}: {field} does not exist", case.name());
             named += 1;
         }
     }
     assert!(named >= 20, "only {named} fields are named");
 }
 
-fn cases() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/first_screen");
-    let mut cases: Vec<PathBuf> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    cases.sort();
-    cases
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/first_screen")
 }
 
-fn problems(case: &Path) -> Vec<String> {
-    let name = case.file_name().unwrap().to_string_lossy().into_owned();
+fn run(case: &mut Case) {
     let screen = screen(case);
-    let expected: Expected = serde_saphyr::from_str(&read(case, "expect.yaml")).unwrap();
+    let expected: Expected = case.yaml("expect.yaml");
     let top = top(&screen);
-    let mut wrong: Vec<String> = [
+    for (key, text) in [
         ("object", &expected.object),
         ("reason", &expected.reason),
         ("nextStep", &expected.next_step),
-    ]
-    .into_iter()
-    .filter(|(_, text)| text.is_empty() || !top.contains(text.as_str()))
-    .map(|(key, text)| format!("{name}: {key} '{text}' is not on the first screen"))
-    .collect();
-    wrong.extend((!wrong.is_empty()).then(|| screen.clone()));
-    let file = case.join("screen.txt");
-    if wrong.is_empty() && fs::read_to_string(&file).unwrap_or_default() != screen {
-        if std::env::var_os("UPDATE_CASES").is_some() {
-            fs::write(&file, &screen).unwrap();
-        } else {
-            wrong.push(format!("{name}: not as expected:\n{screen}"));
+    ] {
+        if text.is_empty() || !top.contains(text.as_str()) {
+            case.problem(&format!("{key} '{text}' is not on the first screen:\n{screen}"));
         }
     }
-    wrong
+    case.compare("screen.txt", Some(screen));
 }
 
 /// The lines that a terminal shows without scrolling, unwrapped.
@@ -157,7 +135,7 @@ fn exists(schema: &Value, field: &str) -> bool {
 }
 
 /// Output of `kubeairunway status` for a case.
-fn screen(case: &Path) -> String {
+fn screen(case: &Case) -> String {
     let mut objects = cluster(case);
     let md = objects.remove(0);
     let state = state(&objects);
@@ -167,8 +145,8 @@ fn screen(case: &Path) -> String {
 }
 
 /// The cluster now: the ModelDeployment with the status before, the objects made for it, and what has happened since.
-fn cluster(case: &Path) -> Vec<Value> {
-    let mut since = parse(&read(case, "state.yaml")).found.into_iter().map(|d| d.value);
+fn cluster(case: &Case) -> Vec<Value> {
+    let mut since = parse(&case.text("state.yaml")).found.into_iter().map(|d| d.value);
     let mut md = since.next().unwrap();
     json_patch::merge(
         &mut md,
@@ -246,15 +224,10 @@ fn printed(objects: &[Value]) -> String {
     })
 }
 
-fn answer(case: &Path) -> Option<String> {
-    fs::read_to_string(case.join("answer"))
+fn answer(case: &Case) -> Option<String> {
+    fs::read_to_string(case.file("answer"))
         .ok()
         .map(|text| text.trim().to_owned())
-}
-
-fn read(case: &Path, file: &str) -> String {
-    let path = case.join(file);
-    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 fn state(objects: &[Value]) -> State {

@@ -14,7 +14,7 @@ mod common;
 mod registered;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::ssa::{self, Applied};
@@ -28,6 +28,7 @@ use runway_core::autoscalers::{Autoscaler, Autoscalers, KINDS};
 use runway_core::observe::Observed;
 use runway_core::plan;
 use runway_core::providers::Providers;
+use runway_golden::Case;
 use runway_operator::plan::{Finalizer, Plan};
 use serde::Deserialize;
 
@@ -48,37 +49,28 @@ fn enabled() -> bool {
 
 #[test]
 fn every_case_gives_what_is_expected() {
-    let mut differences = Vec::new();
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let folders = told::folders(&here.join("plan"));
-    assert!(folders.len() > 40, "cases are missing");
-    for folder in folders {
-        let seen = observed(&here, &folder);
+    runway_golden::check(&tests().join("plan"), 40, |case| {
+        let seen = observed(case);
         let plan = plan::plan(&seen);
-        differences.extend(told::difference(&folder.join("plan.yaml"), &told::plan(&plan)));
+        case.compare("plan.yaml", Some(told::plan(&plan)));
         let (next, shared) = carried_out(&seen, &plan);
         if !shared.is_empty() {
-            differences.push(format!("{}: held by two: {}", folder.display(), shared.join(", ")));
+            case.problem(&format!("owned by two: {}", shared.join(", ")));
         }
         let mut next = plan::plan(&next);
         if let Some(of) = next.status_of.take() {
             // A provider that was selected a while ago without a status: the core's stand-in is written once.
-            assert_eq!(
-                of.manager,
-                labels::provider_manager(plan_names(&plan)),
-                "{}",
-                folder.display()
-            );
+            let manager = labels::provider_manager(plan_names(&plan));
+            assert_eq!(of.manager, manager, "{}", case.name());
         }
         if plan.finalizer != Finalizer::Remove && !next.is_silent() {
-            differences.push(format!(
-                "{}: not silent after it\n{}",
-                folder.display(),
-                told::plan(&next)
-            ));
+            case.problem(&format!("not silent after it\n{}", told::plan(&next)));
         }
-    }
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    });
+}
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
 }
 
 /// Name of the provider in a plan.
@@ -118,9 +110,8 @@ fn each_event_is_sent_once_per_change() {
             ],
         ),
     ];
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for (case, expected) in table {
-        let seen = observed(&here, &here.join("plan").join(case));
+        let seen = observed(&Case::new(tests().join("plan").join(case)));
         let plan = plan::plan(&seen);
         assert_eq!(told::events(&plan), expected, "{case}");
         // Without its finalizer the object is gone.
@@ -131,29 +122,30 @@ fn each_event_is_sent_once_per_change() {
     }
 }
 
-fn observed(here: &Path, folder: &Path) -> Observed {
-    let given: Given = yaml(&folder.join("given.yaml"));
+fn observed(case: &Case) -> Observed {
+    let given: Given = case.yaml("given.yaml");
     let configs = given.providers.iter().map(|(name, how)| {
-        let own = folder.join(format!("provider-{name}.yaml"));
-        let shared = here.join("providers").join(format!("{name}.yaml"));
-        let spec = yaml(if own.exists() { &own } else { &shared });
+        let shared = || yaml(&tests().join("providers").join(format!("{name}.yaml")));
+        let spec = case
+            .optional_yaml(&format!("provider-{name}.yaml"))
+            .unwrap_or_else(shared);
         Arc::new(registered(name, spec, *how, given.now))
     });
     Observed {
-        md: Arc::new(yaml(&folder.join("deployment.yaml"))),
+        md: Arc::new(case.yaml("deployment.yaml")),
         providers: Arc::new(Providers::compile(configs, &Providers::default())),
         selector_enabled: given.selector,
         autoscalers: Autoscalers {
             without_keda: !given.keda,
-            found: autoscalers(&folder.join("autoscalers.yaml")),
+            found: autoscalers(case),
         },
         now: given.now,
     }
 }
 
-fn autoscalers(file: &Path) -> Vec<Autoscaler> {
-    let objects: Vec<DynamicObject> = if file.exists() { yaml(file) } else { Vec::new() };
-    objects.into_iter().map(autoscaler).collect()
+fn autoscalers(case: &Case) -> Vec<Autoscaler> {
+    let objects: Option<Vec<DynamicObject>> = case.optional_yaml("autoscalers.yaml");
+    objects.into_iter().flatten().map(autoscaler).collect()
 }
 
 fn autoscaler(object: DynamicObject) -> Autoscaler {

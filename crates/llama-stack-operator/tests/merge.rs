@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
+use runway_golden::Case;
 use tempfile::TempDir;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_llama-stack-operator");
@@ -73,32 +74,15 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn expect(file: &Path, found: Option<&str>) -> Result<()> {
-    if std::env::var_os("UPDATE_CASES").is_some() {
-        match found {
-            Some(text) => fs::write(file, text)?,
-            None if file.exists() => fs::remove_file(file)?,
-            None => {}
-        }
-        return Ok(());
-    }
-    let expected = file.exists().then(|| fs::read_to_string(file)).transpose()?;
-    ensure!(
-        expected.as_deref() == found,
-        "{}:\n--- expected\n{}\n--- found\n{}",
-        file.display(),
-        expected.as_deref().unwrap_or("(no such file)"),
-        found.unwrap_or("(no such output)")
-    );
-    Ok(())
-}
-
-fn run_case(case: &Path) -> Result<()> {
+fn run_case(case: &mut Case) -> Result<()> {
     let pod = Pod::new()?;
-    copy(&case.join("base.yaml"), &pod.path("base-config/run.yaml"))?;
-    copy(&case.join("providers"), &pod.path("external-providers/metadata"))?;
+    copy(&case.folder().join("base.yaml"), &pod.path("base-config/run.yaml"))?;
     copy(
-        &case.join("python-packages"),
+        &case.folder().join("providers"),
+        &pod.path("external-providers/metadata"),
+    )?;
+    copy(
+        &case.folder().join("python-packages"),
         &pod.path("external-providers/python-packages"),
     )?;
     let output = pod.merge()?;
@@ -111,13 +95,10 @@ fn run_case(case: &Path) -> Result<()> {
         err
     );
     let written = |name: &str| fs::read_to_string(pod.path("config").join(name)).ok();
-    expect(&case.join("expected.yaml"), written("run.yaml").as_deref())?;
-    expect(
-        &case.join("expected.extra.yaml"),
-        written("extra-providers.yaml").as_deref(),
-    )?;
-    expect(&case.join("expected.log"), succeeded.then_some(log.as_str()))?;
-    expect(&case.join("expected.err"), (!succeeded).then_some(err.as_str()))?;
+    case.compare("expected.yaml", written("run.yaml"));
+    case.compare("expected.extra.yaml", written("extra-providers.yaml"));
+    case.compare("expected.log", succeeded.then(|| log.clone()));
+    case.compare("expected.err", (!succeeded).then(|| err.clone()));
     let told = fs::read(pod.path("termination-log"))?;
     ensure!(told.len() <= 4096, "the kubelet cuts a message of {} bytes", told.len());
     ensure!(!told.is_empty(), "nothing for the status");
@@ -141,21 +122,11 @@ fn run_case(case: &Path) -> Result<()> {
 #[test]
 fn golden_cases() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/merge");
-    let mut cases: Vec<PathBuf> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    cases.sort();
-    assert!(cases.len() > 40, "only {} cases", cases.len());
-    let wrong: Vec<String> = cases
-        .iter()
-        .filter_map(|case| {
-            run_case(case)
-                .err()
-                .map(|error| format!("{}: {error:#}", case.display()))
-        })
-        .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    runway_golden::check(&folder, 40, |case| {
+        if let Err(error) = run_case(case) {
+            case.problem(&format!("{error:#}"));
+        }
+    });
 }
 
 const METADATA: &str = "apiVersion: llamastack.io/v1alpha1\nkind: ProviderPackage\nmetadata: {name: echo, version: 1.10, \

@@ -12,23 +12,21 @@
 mod told;
 mod world;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use runway_golden::Case;
 use runway_llama_stack_operator::kinds;
 use runway_llama_stack_operator::plan::{after_failure, plan};
 use runway_operator::apply::Error;
 use serde_json::json;
-use world::{World, yaml};
+use world::World;
 
 #[test]
 fn every_case_gives_what_is_expected() {
-    let mut differences = Vec::new();
-    let folders = told::folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan"));
-    assert!(folders.len() > 40, "cases are missing");
-    for folder in folders {
-        let mut world = World::new(yaml(&folder.join("llsd.yaml")), yaml(&folder.join("given.yaml")));
+    runway_golden::check(&cases(), 40, |case| {
+        let mut world = World::new(case.yaml("llsd.yaml"), case.yaml("given.yaml"));
         let first = plan(&world.observed());
-        differences.extend(told::difference(&folder.join("plan.yaml"), &world::told(&first)));
+        case.compare("plan.yaml", Some(world::told(&first)));
         world.carry_out(&first);
         let mut next = plan(&world.observed());
         // That the objects are there is news.
@@ -37,28 +35,24 @@ fn every_case_gives_what_is_expected() {
             next = plan(&world.observed());
         }
         if !next.is_silent() {
-            differences.push(format!(
-                "{}: not silent after it\n{}",
-                folder.display(),
-                told::plan(&next)
-            ));
+            case.problem(&format!("not silent after it\n{}", told::plan(&next)));
         }
-    }
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    });
+}
+
+fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan")
 }
 
 #[test]
 fn an_object_of_somebody_else_is_left_alone_and_named_whether_it_is_seen_or_met() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/storage-bound");
+    let case = Case::new(cases().join("storage-bound"));
     for (kind, name) in [
         (kinds::CLAIM, "stack-pvc"),
         (kinds::SERVICE, "stack-service"),
         (kinds::DEPLOYMENT, "stack"),
     ] {
-        let mut world = World::new(
-            yaml(&folder.join("llsd.yaml")),
-            serde_json::from_value(json!({})).unwrap(),
-        );
+        let mut world = World::new(case.yaml("llsd.yaml"), serde_json::from_value(json!({})).unwrap());
         let error = Error::NameTaken {
             kind: kind.kind.to_owned(),
             name: name.to_owned(),
@@ -87,8 +81,8 @@ fn an_object_of_somebody_else_is_left_alone_and_named_whether_it_is_seen_or_met(
 
 #[test]
 fn address_of_a_server_that_exists_is_kept_while_a_change_is_refused() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/ready-plain");
-    let mut world = World::new(yaml(&folder.join("llsd.yaml")), yaml(&folder.join("given.yaml")));
+    let case = Case::new(cases().join("ready-plain"));
+    let mut world = World::new(case.yaml("llsd.yaml"), case.yaml("given.yaml"));
     world.carry_out(&plan(&world.observed()));
     let address = |world: &World| world.llsd.status.as_ref().and_then(|status| status.service_url.clone());
     let before = address(&world);

@@ -10,17 +10,18 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::acme::{Acme, FLEET, SERVER};
 use common::ssa::{self, Applied};
-use common::{told, yaml};
+use common::told;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, labels};
+use runway_golden::Case;
 use runway_operator::apply;
 use runway_operator::plan::{Finalizer, Plan};
 use runway_provider::model_pods::ModelPod;
@@ -94,24 +95,19 @@ enum Crd {
 
 #[test]
 fn every_case_gives_what_is_expected() {
-    let mut differences = Vec::new();
-    let folders = told::folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan"));
-    assert!(folders.len() > 40, "cases are missing");
-    for folder in folders {
-        let seen = observed(&folder);
+    runway_golden::check(&cases(), 40, |case| {
+        let seen = observed(case);
         let Decision { plan, inquiry } = plan::decide(&ACME, &seen);
-        let text = format!("{}{}", told::plan(&plan), shown(&inquiry));
-        differences.extend(told::difference(&folder.join("plan.yaml"), &text));
+        case.compare("plan.yaml", Some(format!("{}{}", told::plan(&plan), shown(&inquiry))));
         let next = settled(&seen, &plan);
         if plan.finalizer != Finalizer::Remove && !next.is_silent() {
-            differences.push(format!(
-                "{}: not silent after it\n{}",
-                folder.display(),
-                told::plan(&next)
-            ));
+            case.problem(&format!("not silent after it\n{}", told::plan(&next)));
         }
-    }
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    });
+}
+
+fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan")
 }
 
 /// Events of the design that a provider sends: one per change.
@@ -152,7 +148,7 @@ fn each_event_is_sent_once_per_change() {
         ),
     ];
     for (case, expected) in table {
-        let seen = observed(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan").join(case));
+        let seen = observed(&Case::new(cases().join(case)));
         let plan = plan::plan(&ACME, &seen);
         assert_eq!(told::events(&plan), expected, "{case}");
         // Without its finalizer the object is gone.
@@ -166,7 +162,7 @@ fn each_event_is_sent_once_per_change() {
 /// Message of an API server before Kubernetes 1.36 without the feature gate, which drops the field `image` of the volume.
 #[test]
 fn a_cluster_without_image_volumes_is_reported_with_the_field() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/waiting-for-an-image-of-a-volume");
+    let case = Case::new(cases().join("waiting-for-an-image-of-a-volume"));
     let refusal = "Deployment.apps \"llama\" is invalid: spec.template.spec.volumes[0]: Required value: must specify a volume type";
     let status = kube::core::Status::failure(refusal, "Invalid").with_code(422);
     let error = apply::Error::Apply {
@@ -175,7 +171,7 @@ fn a_cluster_without_image_volumes_is_reported_with_the_field() {
         lasting: false,
         source: Box::new(kube::Error::Api(Box::new(status))),
     };
-    let plan = plan::after_failure(&ACME, &observed(&folder), &error);
+    let plan = plan::after_failure(&ACME, &observed(&case), &error);
     let message = plan.status.unwrap()["message"].to_string();
     let hint = "spec.model.storage.volumes[adapters].image requires image volumes (Kubernetes 1.36, or the feature gate ImageVolume): use claimName instead if the cluster has none";
     assert!(
@@ -187,7 +183,7 @@ fn a_cluster_without_image_volumes_is_reported_with_the_field() {
 #[test]
 fn a_deletion_that_is_refused_is_reported_while_the_model_terminates() {
     let denied = |case, code| {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan").join(case);
+        let case = Case::new(cases().join(case));
         let status = kube::core::Status::failure("denied by policy 'keep'", "Forbidden").with_code(code);
         let error = apply::Error::Delete {
             kind: "ModelServer".to_owned(),
@@ -195,7 +191,7 @@ fn a_deletion_that_is_refused_is_reported_while_the_model_terminates() {
             lasting: false,
             source: Box::new(kube::Error::Api(Box::new(status))),
         };
-        plan::after_failure(&ACME, &observed(&folder), &error).status
+        plan::after_failure(&ACME, &observed(&case), &error).status
     };
     let status = denied("deletion", 403).unwrap();
     assert_eq!(status["phase"], "Terminating");
@@ -239,9 +235,9 @@ fn settled(seen: &Observed, plan: &Plan) -> Plan {
     next
 }
 
-fn observed(folder: &Path) -> Observed {
-    let given: Given = yaml(&folder.join("given.yaml"));
-    let md: Value = yaml(&folder.join("deployment.yaml"));
+fn observed(case: &Case) -> Observed {
+    let given: Given = case.yaml("given.yaml");
+    let md: Value = case.yaml("deployment.yaml");
     let mut seen = Observed {
         md: Arc::new(serde_json::from_value(md.clone()).unwrap()),
         installed: installed(&given.installed),

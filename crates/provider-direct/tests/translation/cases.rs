@@ -9,26 +9,25 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use runway_provider::conformance::cases::{self, Case};
+use runway_golden::Case;
+use runway_provider::conformance::cases;
 use runway_provider::conformance::fields::documents;
 use runway_provider::{Configured, Installed, Translation};
 use runway_provider_direct::Direct;
 use serde_json::{Value, json};
 
-use crate::{problems, request, yaml};
+use crate::{problems, request};
 
 #[test]
 fn every_case_gives_what_is_expected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let differences = cases::differences(&folder, 30, run).unwrap();
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    runway_golden::check(&folder, 30, run);
 }
 
 fn run(case: &mut Case) {
-    let input = yaml(&case.file("input.yaml"));
+    let input = case.yaml("input.yaml");
     let request = request(&input);
-    let given = case.file("given.yaml");
-    let given = if given.exists() { yaml(&given) } else { Value::Null };
+    let given: Value = case.optional_yaml("given.yaml").unwrap_or_default();
     let configured = Configured::new(Arc::new(Direct::default()), given["settings"].as_object());
     assert_eq!(configured.invalid, None);
     let provider = configured.provider;
@@ -43,10 +42,8 @@ fn run(case: &mut Case) {
     case.compare("expected-objects.yaml", translation.as_ref().ok().map(objects));
     case.compare("expected-translation.yaml", translation.as_ref().ok().map(rest));
     case.compare("expected-refusal.txt", translation.as_ref().err().map(cases::refused));
-    let upstream = case.file("upstream.yaml");
-    let reading = upstream
-        .exists()
-        .then(|| provider.read_status(&request, &yaml(&upstream)));
+    let upstream: Option<Value> = case.optional_yaml("upstream.yaml");
+    let reading = upstream.map(|upstream| provider.read_status(&request, &upstream));
     case.compare(
         "expected-reading.yaml",
         reading.map(|reading| serde_saphyr::to_string(&cases::reading(&reading)).unwrap()),

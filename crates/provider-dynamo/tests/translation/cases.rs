@@ -8,24 +8,24 @@
 
 use std::path::Path;
 
+use runway_golden::Case;
 use runway_provider::Translation;
-use runway_provider::conformance::cases::{self, Case};
+use runway_provider::conformance::cases;
 use serde_json::{Value, json};
 
-use crate::{VERSIONS, crd, document, dynamo, request, translate, yaml};
+use crate::{VERSIONS, crd, document, dynamo, request, translate};
 
 #[test]
 fn every_case_gives_what_is_expected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let differences = cases::differences(&folder, 60, run).unwrap();
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    runway_golden::check(&folder, 60, run);
 }
 
 fn run(case: &mut Case) {
-    let given = given(&case.file("given.yaml"));
+    let given: Value = case.optional_yaml("given.yaml").unwrap_or_default();
     let provider = dynamo(&given["settings"]);
     let operator = given["operator"].as_str();
-    let md = yaml(&case.file("input.yaml"));
+    let md = case.yaml("input.yaml");
     let mut told = Vec::new();
     let mut refusals = Vec::new();
     for version in VERSIONS {
@@ -57,18 +57,12 @@ fn run(case: &mut Case) {
     );
     case.compare("expected-refusal.txt", refusals.first().cloned());
 
-    let upstream = case.file("upstream.yaml");
-    let reading = upstream
-        .exists()
-        .then(|| provider.read_status(&request(&md), &yaml(&upstream)));
+    let upstream: Option<Value> = case.optional_yaml("upstream.yaml");
+    let reading = upstream.map(|upstream| provider.read_status(&request(&md), &upstream));
     case.compare(
         "expected-reading.yaml",
         reading.map(|reading| serde_saphyr::to_string(&cases::reading(&reading)).unwrap()),
     );
-}
-
-fn given(path: &Path) -> Value {
-    if path.exists() { yaml(path) } else { Value::Null }
 }
 
 fn the_rest(translation: &Translation) -> Value {

@@ -31,11 +31,6 @@ fn dynamo(settings: &Value) -> Arc<dyn Provider> {
     configured.provider
 }
 
-fn yaml(path: &Path) -> Value {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 fn request(md: &Value) -> Request {
     let md: ModelDeployment = serde_json::from_value(md.clone()).unwrap_or_else(|error| panic!("{error}: {md}"));
     Request::try_from(&md).unwrap()

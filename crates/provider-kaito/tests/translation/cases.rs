@@ -8,27 +8,23 @@
 
 use std::path::Path;
 
-use runway_provider::conformance::cases::{self, Case};
+use runway_golden::Case;
+use runway_provider::conformance::cases;
 use runway_provider::conformance::fields::documents;
 use runway_provider::{Kind, Translation};
 use runway_provider_kaito::{INFERENCE_SET, SERVICE, WORKSPACE};
 use serde_json::{Value, json};
 
-use crate::{crd, installed, kaito, request, yaml};
+use crate::{crd, installed, kaito, request};
 
 #[test]
 fn every_case_gives_what_is_expected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let differences = cases::differences(&folder, 30, run).unwrap();
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    runway_golden::check(&folder, 30, run);
 }
 
 fn run(case: &mut Case) {
-    let given = if case.file("given.yaml").exists() {
-        yaml(&case.file("given.yaml"))
-    } else {
-        Value::Null
-    };
+    let given: Value = case.optional_yaml("given.yaml").unwrap_or_default();
     let texts = |field: &str| -> Vec<String> {
         given[field]
             .as_array()
@@ -39,7 +35,7 @@ fn run(case: &mut Case) {
     };
     let (missing, older) = (texts("missing"), texts("older"));
     let provider = kaito(&given["settings"]);
-    let mut request = request(&yaml(&case.file("input.yaml")));
+    let mut request = request(&case.yaml("input.yaml"));
     request.present = texts("present").iter().map(|name| present(name)).collect();
 
     match provider.translate(&request, &installed(&missing, &older)) {
@@ -67,14 +63,11 @@ fn run(case: &mut Case) {
             case.compare("expected-refusal.txt", Some(cases::refused(&refusal)));
         }
     }
-    let (upstream, replicas) = (case.file("upstream.yaml"), case.file("replicas.yaml"));
-    let reading = upstream.exists().then(|| {
-        let main = yaml(&upstream);
-        if replicas.exists() {
-            provider.read_replicas(&request, &main, yaml(&replicas).as_array().unwrap())
-        } else {
-            provider.read_status(&request, &main)
-        }
+    let replicas: Option<Vec<Value>> = case.optional_yaml("replicas.yaml");
+    let upstream: Option<Value> = case.optional_yaml("upstream.yaml");
+    let reading = upstream.map(|main| match &replicas {
+        Some(replicas) => provider.read_replicas(&request, &main, replicas),
+        None => provider.read_status(&request, &main),
     });
     case.compare(
         "expected-reading.yaml",

@@ -9,33 +9,28 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use runway_provider::conformance::cases::{self, Case};
+use runway_golden::Case;
+use runway_provider::conformance::cases;
 use runway_provider::{Configured, Translation};
 use runway_provider_kuberay::KubeRay;
 use serde_json::{Value, json};
 
-use crate::{crd, document, installed, request, yaml};
+use crate::{crd, document, installed, request};
 
 #[test]
 fn every_case_gives_what_is_expected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let differences = cases::differences(&folder, 40, run).unwrap();
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    runway_golden::check(&folder, 40, run);
 }
 
 fn run(case: &mut Case) {
-    let optional = |file: &str| {
-        Some(case.file(file))
-            .filter(|path| path.exists())
-            .map(|path| yaml(&path))
-    };
-    let given = optional("given.yaml").unwrap_or_default();
-    let upstream = optional("upstream.yaml");
+    let given = case.optional_yaml::<Value>("given.yaml").unwrap_or_default();
+    let upstream = case.optional_yaml::<Value>("upstream.yaml");
     let schema = given["schema"].as_u64().unwrap_or(0);
     let configured = Configured::new(Arc::new(KubeRay::default()), given["settings"].as_object());
     assert_eq!(configured.invalid, None);
     let provider = configured.provider;
-    let request = request(&yaml(&case.file("input.yaml")));
+    let request = request(&case.yaml("input.yaml"));
     let mut object = Value::Null;
     match provider.translate(&request, &installed(usize::try_from(schema).unwrap())) {
         Ok(translation) => {

@@ -1,37 +1,8 @@
-//! A plan as readable YAML, and its comparison with the golden file.
-
-use std::fs;
-use std::path::{Path, PathBuf};
+//! A plan as readable YAML.
 
 use runway_operator::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
-
-/// The folders below `cases`, one per case.
-pub(crate) fn folders(cases: &Path) -> Vec<PathBuf> {
-    let mut folders: Vec<_> = fs::read_dir(cases)
-        .unwrap_or_else(|error| panic!("{}: {error}", cases.display()))
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    folders.sort();
-    folders
-}
-
-/// The difference between a file and the actual text; with `UPDATE_CASES` set, the file is written instead.
-pub(crate) fn difference(file: &Path, found: &str) -> Option<String> {
-    let expected = fs::read_to_string(file).unwrap_or_default();
-    if expected == found {
-        return None;
-    }
-    if std::env::var_os("UPDATE_CASES").is_some() {
-        fs::write(file, found).unwrap();
-        return None;
-    }
-    Some(format!(
-        "{}\n--- expected\n{expected}+++ found\n{found}",
-        file.display()
-    ))
-}
 
 /// Everything that a plan does; `{}` if it is silent.
 pub(crate) fn plan(plan: &Plan) -> String {
