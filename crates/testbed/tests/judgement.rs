@@ -12,6 +12,7 @@ use runway_client::documents::Documents;
 use runway_client::tree::Health;
 use runway_client::{endpoint, status, tree};
 use runway_gateway::model::{Model, State};
+use runway_golden::Case;
 use serde_json::{Value, json};
 
 /// Tests with golden files that contain statuses of ModelDeployments.
@@ -101,9 +102,8 @@ fn collect(folder: &Path, states: &mut Vec<(PathBuf, ModelDeployment)>) {
         }
         let documents = documents(&path);
         if path.ends_with("plan.yaml") {
-            let mut object = self::documents(&path.with_file_name("deployment.yaml"))
-                .pop()
-                .unwrap_or_default();
+            let deployment = Case::new(folder.to_owned()).file("deployment.yaml");
+            let mut object = self::documents(&deployment).pop().unwrap_or_default();
             for plan in documents.iter().filter(|plan| plan["status"].is_object()) {
                 json_patch::merge(&mut object["status"], &plan["status"]);
             }

@@ -327,6 +327,8 @@ fn golden_cases(provider: &str) -> Result<Vec<(String, Value)>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../provider-{provider}/tests/cases"));
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    // The others have that of their base.
+    folders.retain(|folder| folder.join("input.yaml").is_file());
     folders.sort();
     let mut cases = Vec::new();
     for folder in folders {
