@@ -79,5 +79,5 @@ fn run() -> Result<()> {
 
 #[test]
 fn arguments_are_consistent_and_those_in_the_documentation_are_accepted() -> Result<()> {
-    runway_dev_support::snippets::check(<Args as clap::CommandFactory>::command())
+    runway_dev_support::snippets::check_all(<Args as clap::CommandFactory>::command())
 }

@@ -1,4 +1,4 @@
-//! The `kubeairunway` command as a library, for the command itself, for tests and for `cargo xtask`. The content that it shows
+//! The `kubeairunway` command as a library, for the command itself, for tests and for `dev/generate`. The content that it shows
 //! comes from `runway-client`.
 //!
 //! | module | content |

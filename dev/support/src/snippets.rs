@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Command;
 use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
 
@@ -117,16 +117,25 @@ pub fn rejected(program: &mut Command, arguments: &[String]) -> Option<String> {
 }
 
 /// Checks the definition of the arguments of a program that `cargo xtask` starts, and its commands in the documentation.
-pub fn check(mut program: Command) -> Result<()> {
-    program.clone().debug_assert();
+pub fn check(program: Command) -> Result<()> {
     let names: Vec<String> = program.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
-    let mut wrong = Vec::new();
+    check_those(program, |first| names.iter().any(|name| name == first))
+}
+
+/// Checks the definition of the arguments of `cargo xtask`, and all of its commands in the documentation.
+pub fn check_all(xtask: Command) -> Result<()> {
+    check_those(xtask, |_| true)
+}
+
+fn check_those(mut program: Command, is_ours: impl Fn(&str) -> bool) -> Result<()> {
+    program.clone().debug_assert();
+    let mut errors = Vec::new();
     for block in all()? {
-        let ours = block.commands(&["cargo", "xtask"]).into_iter();
-        for words in ours.filter(|words| words.first().is_some_and(|first| names.contains(first))) {
-            wrong.extend(rejected(&mut program, &words).map(|error| format!("{}: {error}", block.place)));
+        let commands = block.commands(&["cargo", "xtask"]).into_iter();
+        for words in commands.filter(|words| words.first().is_none_or(|first| is_ours(first))) {
+            errors.extend(rejected(&mut program, &words).map(|error| format!("{}: {error}", block.place)));
         }
     }
-    anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    ensure!(errors.is_empty(), "{}", errors.join("\n"));
     Ok(())
 }

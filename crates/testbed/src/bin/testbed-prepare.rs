@@ -22,7 +22,7 @@ enum Args {
     All,
     /// Programs of an older control plane. Prints their folder.
     Kubernetes {
-        /// Its release.
+        /// Release, such as 1.30.
         release: OlderKubernetes,
     },
     /// The real vLLM, for the lane of that name.
