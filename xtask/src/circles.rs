@@ -44,9 +44,9 @@ fn module(file: &std::path::Path) -> Module {
     module
 }
 
-/// Groups of modules that use each other, directly or through others. A module's use of its own submodules does not count:
-/// submodules may use what they have in common from their parent.
-fn circles(files: &[(Module, String)]) -> Result<Vec<Vec<String>>> {
+/// Groups of modules that use each other, directly or through others. A parent may use its submodules, and they may use what they
+/// have in common from it: of the two directions, one counts at a time.
+fn circles(files: &[(Module, String)]) -> Result<BTreeSet<Vec<String>>> {
     let forms = Forms::new()?;
     let modules: BTreeSet<&[String]> = files.iter().map(|(module, _)| module.as_slice()).collect();
     let mut uses: BTreeMap<&[String], BTreeSet<&[String]>> = BTreeMap::new();
@@ -54,9 +54,23 @@ fn circles(files: &[(Module, String)]) -> Result<Vec<Vec<String>>> {
         for path in forms.paths(code) {
             let path = resolved(module, &path);
             let longest = (0..=path.len()).rev().find_map(|end| modules.get(path.get(..end)?));
-            let other = longest.filter(|other| !other.starts_with(module));
+            let other = longest.filter(|other| **other != module.as_slice());
             uses.entry(module).or_default().extend(other);
         }
+    }
+    let mut found = among(&modules, uses.clone(), |module, other| other.starts_with(module));
+    found.extend(among(&modules, uses, |module, other| module.starts_with(other)));
+    Ok(found)
+}
+
+/// Groups of modules that use each other, without some of the uses.
+fn among<'a>(
+    modules: &BTreeSet<&'a [String]>,
+    mut uses: BTreeMap<&'a [String], BTreeSet<&'a [String]>>,
+    is_ignored: fn(&[String], &[String]) -> bool,
+) -> BTreeSet<Vec<String>> {
+    for (module, others) in &mut uses {
+        others.retain(|other| !is_ignored(module, other));
     }
     let reached: BTreeMap<_, _> = modules.iter().map(|module| (*module, reached(&uses, module))).collect();
     let mut found = BTreeSet::new();
@@ -67,7 +81,7 @@ fn circles(files: &[(Module, String)]) -> Result<Vec<Vec<String>>> {
             found.insert(circle);
         }
     }
-    Ok(found.into_iter().collect())
+    found
 }
 
 /// Modules that `module` uses, directly or through others.
@@ -152,7 +166,7 @@ mod tests {
             .iter()
             .map(|(path, code)| (module(path.as_ref()), (*code).to_owned()))
             .collect();
-        circles(&files).unwrap()
+        circles(&files).unwrap().into_iter().collect()
     }
 
     #[test]
@@ -165,6 +179,20 @@ mod tests {
             ("c.rs", "use crate::a::*;"),
         ];
         assert_eq!(found(&files), [["a", "b", "c"]]);
+    }
+
+    #[test]
+    fn circles_through_submodules_are_found() {
+        let files = [
+            ("main.rs", "mod demo;\nmod up;"),
+            (
+                "demo/mod.rs",
+                "mod asya;\npub fn show() { self::asya::show() }\nuse crate::demo::asya::A;",
+            ),
+            ("demo/asya.rs", "use crate::up::step;"),
+            ("up.rs", "use crate::demo::show;"),
+        ];
+        assert_eq!(found(&files), [["demo", "demo::asya", "up"]]);
     }
 
     #[test]
