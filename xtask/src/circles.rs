@@ -59,7 +59,7 @@ fn circles(files: &[(Module, String)]) -> Result<BTreeSet<Vec<String>>> {
         }
     }
     let mut found = among(&modules, uses.clone(), |module, other| other.starts_with(module));
-    found.extend(among(&modules, uses, |module, other| module.starts_with(other)));
+    found.extend(among(&modules, uses, <[String]>::starts_with));
     Ok(found)
 }
 

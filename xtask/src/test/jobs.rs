@@ -1,5 +1,6 @@
 //! Jobs that run in parallel: each test program, the tests in the documentation, and other checks that take long.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -36,8 +37,10 @@ pub(crate) struct Job {
 
 /// Choice of tests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Selection {
+pub(crate) enum Selection<'a> {
     All,
+    /// Those whose file contains one of these texts.
+    Only(&'a [String]),
     /// Those beside the code that they test: they need no control plane.
     OfUnits,
     /// Those of an optional lane, which are ignored otherwise.
@@ -54,8 +57,23 @@ struct Message {
 }
 
 #[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
 struct Target {
+    kind: Vec<String>,
+    name: String,
     src_path: String,
+    test: bool,
+    #[serde(default, rename = "required-features")]
+    required_features: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -64,15 +82,16 @@ struct Profile {
 }
 
 /// Compiles the tests; a job for each program, tests of a control plane first: they wait, and the others can use that.
-pub(crate) fn tests(selection: Selection) -> Result<Vec<Job>> {
+pub(crate) fn tests(selection: Selection<'_>) -> Result<Vec<Job>> {
     let mut cargo = shell::cargo();
     cargo.args(["test", "--no-run", "--workspace", "--locked", "--quiet"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
-    cargo.args(match selection {
-        Selection::All => Vec::new(),
-        Selection::OfUnits => vec!["--lib", "--bins"],
-        Selection::Lane(lane) => vec!["--test", lane.target()],
-    });
+    match selection {
+        Selection::All => &mut cargo,
+        Selection::Only(texts) => cargo.args(targets(texts)?),
+        Selection::OfUnits => cargo.args(["--lib", "--bins"]),
+        Selection::Lane(lane) => cargo.args(["--test", lane.target()]),
+    };
     let output = cargo
         .current_dir(shell::root())
         .stderr(Stdio::inherit())
@@ -91,9 +110,41 @@ pub(crate) fn tests(selection: Selection) -> Result<Vec<Job>> {
             job.command.arg("--ignored");
         }
     }
+    if let Selection::Only(texts) = selection {
+        jobs.retain(|job| is_chosen(&job.name, texts));
+    }
     jobs.sort_by_key(|job| !job.name.contains("testbed/tests"));
     known(selection, &jobs)?;
     Ok(jobs)
+}
+
+/// Options of cargo for the test programs whose file contains one of the texts. They choose by name, so others of the same name are
+/// compiled, too. With the features of the whole workspace: what has been compiled for all tests serves for one of them.
+fn targets(texts: &[String]) -> Result<BTreeSet<String>> {
+    let metadata = shell::output("cargo", &["metadata", "--format-version", "1", "--locked", "--no-deps"])?;
+    let metadata: Metadata = serde_json::from_str(&metadata)?;
+    let mut options = BTreeSet::new();
+    for target in metadata.packages.into_iter().flat_map(|package| package.targets) {
+        let path = Path::new(&target.src_path).strip_prefix(shell::root())?;
+        if target.test && target.required_features.is_empty() && is_chosen(&path.display().to_string(), texts) {
+            options.insert(match target.kind.first().map(String::as_str) {
+                Some(kind @ ("test" | "bin")) => format!("--{kind}={}", target.name),
+                _ => "--lib".to_owned(),
+            });
+        }
+    }
+    if options.is_empty() {
+        bail!(
+            "no file of tests has {} in its path: they are called like crates/testbed/tests/lifecycle.rs",
+            texts.join(" or ")
+        );
+    }
+    Ok(options)
+}
+
+/// Whether the path of a file contains one of the texts.
+fn is_chosen(path: &str, texts: &[String]) -> bool {
+    texts.iter().any(|text| path.contains(text))
 }
 
 /// Runs as `cargo test` would run it.
@@ -123,11 +174,11 @@ fn test(message: Message) -> Result<Option<Job>> {
 }
 
 /// A renamed file would start its node beside the others, or leave a lane without tests.
-fn known(selection: Selection, jobs: &[Job]) -> Result<()> {
+fn known(selection: Selection<'_>, jobs: &[Job]) -> Result<()> {
     let missing = |file: &str| !jobs.iter().any(|job| job.name == file);
     let wanted = match selection {
         Selection::All => NODES.to_vec(),
-        Selection::OfUnits => Vec::new(),
+        Selection::Only(_) | Selection::OfUnits => Vec::new(),
         Selection::Lane(lane) => vec![lane.file()],
     };
     match wanted.into_iter().find(|file| missing(file)) {

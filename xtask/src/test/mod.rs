@@ -12,7 +12,7 @@ mod report;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use runway_dev_support::shell;
 
 use self::jobs::{Job, Selection};
@@ -83,10 +83,8 @@ fn quick(report: &mut Report) -> Result<()> {
     side_by_side(report, jobs)
 }
 
-/// With the features of the whole workspace: what has been compiled for all tests serves for one of them.
 fn only(report: &mut Report, texts: &[String]) -> Result<()> {
-    let mut jobs = report.step("compiling the tests", || jobs::tests(Selection::All))?;
-    choose(&mut jobs, texts)?;
+    let jobs = report.step("compiling the tests", || jobs::tests(Selection::Only(texts)))?;
     side_by_side(report, jobs)
 }
 
@@ -95,27 +93,21 @@ fn on_older_kubernetes(report: &mut Report, release: OlderKubernetes, texts: &[S
     let programs = report.step("waiting for the programs of a control plane", || {
         release.ensure(&folder)
     })?;
-    let mut jobs = report.step("compiling the tests", || jobs::tests(Selection::All))?;
+    let selection = if texts.is_empty() {
+        Selection::All
+    } else {
+        Selection::Only(texts)
+    };
+    let mut jobs = report.step("compiling the tests", || jobs::tests(selection))?;
     jobs.retain(|job| job.node.is_none() && job.name.contains("/tests/"));
-    if !texts.is_empty() {
-        choose(&mut jobs, texts)?;
-    }
+    ensure!(
+        !jobs.is_empty(),
+        "none of the chosen tests needs a control plane without a node"
+    );
     for job in &mut jobs {
         job.command.env("KUBEBUILDER_ASSETS", &programs);
     }
     side_by_side(report, jobs)
-}
-
-/// Keeps those whose file contains one of the texts.
-fn choose(jobs: &mut Vec<Job>, texts: &[String]) -> Result<()> {
-    jobs.retain(|job| texts.iter().any(|text| job.name.contains(text)));
-    if jobs.is_empty() {
-        bail!(
-            "no file of tests has {} in its path: they are called like crates/testbed/tests/lifecycle.rs",
-            texts.join(" or ")
-        );
-    }
-    Ok(())
 }
 
 fn only_lane(report: &mut Report, lane: Lane) -> Result<()> {
