@@ -229,7 +229,7 @@ async fn a_form_shows_what_would_be_made_and_marks_what_is_wrong_before_anything
     // The cluster has no nodes.
     let fit = user.post("/new", &[&right[..], &[("then", "fit")]].concat()).await?;
     ensure!(
-        fit.code == 200 && fit.body.contains("default/one: the pods do not fit") && fit.body.contains("0/0 nodes"),
+        fit.code == 200 && fit.body.contains("The pods do not fit") && fit.body.contains("0/0 nodes"),
         "{}",
         fit.body
     );
@@ -261,6 +261,17 @@ async fn a_form_shows_what_would_be_made_and_marks_what_is_wrong_before_anything
         "a preview wrote"
     );
 
+    let warned = user.post("/new", &right).await?;
+    ensure!(
+        warned.code == 422 && warned.body.contains("Deploy anyway") && marked(&warned).is_empty(),
+        "{}",
+        warned.body
+    );
+    ensure!(
+        bed.deployments().list(&ListParams::default()).await?.items.is_empty(),
+        "created although it does not fit"
+    );
+    let right = [&right[..], &[("then", "anyway")]].concat();
     let made = user.post("/new", &right).await?;
     ensure!(
         made.code == 303 && made.header("location") == Some("/deployments/default/one"),
@@ -287,13 +298,7 @@ async fn every_wrong_field_is_marked(user: &User<'_>) -> Result<()> {
     let empty = user.post("/new", &[]).await?;
     ensure!(empty.code == 422, "{empty:?}");
     ensure!(
-        marked(&empty)
-            == [
-                "metadata.name",
-                "metadata.namespace",
-                "spec.model.id",
-                "spec.engine.type"
-            ],
+        marked(&empty) == ["spec.model.id", "metadata.namespace"],
         "{:?}",
         marked(&empty)
     );

@@ -161,6 +161,8 @@ setInterval(() => {
 // --- What a fresh page needs. ---
 
 function prepare() {
+  const keys = document.getElementById('keys');
+  if (keys) keys.hidden = false;
   for (const button of document.querySelectorAll('[data-copy][hidden]')) {
     if (navigator.clipboard) button.hidden = false;
   }
@@ -173,6 +175,16 @@ document.addEventListener('click', async ({ target }) => {
   button.textContent = 'Copied';
   setTimeout(() => (button.textContent = 'Copy'), 1500);
 });
+
+// A slash goes to the search: of this page, or else of the models.
+document.addEventListener('keydown', (event) => {
+  if (event.key !== '/' || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.('input, select, textarea')) return;
+  event.preventDefault();
+  const search = document.querySelector('input[type=search]');
+  if (search) search.select();
+  else location.assign('/deployments#search');
+});
+if (location.hash === '#search') document.querySelector('input[type=search]')?.focus();
 
 // Filters answer while one types.
 let typing;
@@ -194,20 +206,25 @@ document.addEventListener('input', ({ target }) => {
   const form = target.closest?.('form[data-preview]');
   if (!form) return;
   clearTimeout(waiting);
-  waiting = setTimeout(async () => {
-    const turn = ++asked;
-    const body = new URLSearchParams(new FormData(form));
-    body.set('then', 'preview');
-    try {
-      const response = await fetch(form.action, { method: 'POST', body });
-      const page = new DOMParser().parseFromString(await response.text(), 'text/html');
-      const fresh = page.getElementById(form.id);
-      if (turn === asked && fresh) morph(form, fresh);
-    } catch {
-      // The next key asks again.
-    }
-  }, 250);
+  waiting = setTimeout(() => preview(form, 'preview'), 250);
 });
+
+async function preview(form, then) {
+  const turn = ++asked;
+  const body = new URLSearchParams(new FormData(form));
+  body.set('then', then);
+  try {
+    const response = await fetch(form.action, { method: 'POST', body });
+    const page = new DOMParser().parseFromString(await response.text(), 'text/html');
+    const fresh = page.getElementById(form.id);
+    if (turn !== asked || !fresh) return;
+    morph(form, fresh);
+    // What is valid is compared with the nodes once nothing is typed for a while.
+    if (then === 'preview' && form.querySelector('[data-fit]')) waiting = setTimeout(() => preview(form, 'fit'), 700);
+  } catch {
+    // The next key asks again.
+  }
+}
 
 // A link to a field goes into it, also where it is folded away.
 document.addEventListener('click', ({ target }) => {
@@ -229,13 +246,26 @@ async function pour(response, into) {
   }
 }
 
+// Enter sends, unless it ends the input of a character.
+document.addEventListener('keydown', (event) => {
+  const form = event.target.closest?.('form[data-chat]');
+  if (!form || event.target.id !== 'message' || event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  form.requestSubmit(form.querySelector('[type=submit]'));
+});
+
+let answering;
+document.addEventListener('click', ({ target }) => {
+  if (target.closest?.('[data-stop]')) answering?.abort();
+});
+
 document.addEventListener('submit', async (event) => {
   const form = event.target.closest?.('form[data-chat]');
   if (!form) return;
   event.preventDefault();
   const box = form.elements.message;
   const text = box.value.trim();
-  if (!text) return;
+  if (!text || answering) return;
   const talk = document.getElementById('talk');
   const add = (who, words) => {
     const turn = document.createElement('li');
@@ -257,23 +287,44 @@ document.addEventListener('submit', async (event) => {
     turn.textContent += words;
     turn.scrollIntoView({ block: 'nearest' });
   };
-  const body = new URLSearchParams({ csrf, stream: 'true', message: text, history: JSON.stringify(history) });
+  const { system, temperature } = form.elements;
+  const body = new URLSearchParams({ csrf, stream: 'true', message: text, history: JSON.stringify(history), system: system.value, temperature: temperature.value });
+  const [send, stop] = [form.querySelector('[type=submit]'), form.querySelector('[data-stop]')];
+  [send.hidden, stop.hidden] = [true, false];
+  answering = new AbortController();
+  const start = performance.now();
+  let first, last, tokens = 0;
   try {
-    const response = await fetch(form.action, { method: 'POST', body });
+    const response = await fetch(form.action, { method: 'POST', body, signal: answering.signal });
     if (response.ok) {
       // Each line is a part of the answer.
       let rest = '';
       await pour(response, (text) => {
         const lines = (rest + text).split('\n');
         rest = lines.pop();
-        for (const part of lines.map((line) => JSON.parse(line))) write(part.kind, part.text);
+        for (const part of lines.map((line) => JSON.parse(line))) {
+          if (part.kind in roles) {
+            last = performance.now();
+            first ??= last;
+            tokens += 1;
+          }
+          write(part.kind, part.text);
+        }
       });
     } else {
       write('fault', await response.text());
     }
   } catch (error) {
-    write('fault', `The response ended early: ${error.message}`);
+    if (answering.signal.aborted) write('note', 'Stopped.');
+    else write('fault', `The response ended early: ${error.message}`);
   }
+  if (first) {
+    // Servers send a token at a time, so that parts are nearly tokens.
+    const rate = tokens > 1 && last > first ? `, about ${((tokens - 1) / (last - first) * 1000).toFixed(1)} tokens/s` : '';
+    add('note', `First token after ${((first - start) / 1000).toFixed(2)} s${rate}`);
+  }
+  answering = undefined;
+  [send.hidden, stop.hidden] = [false, true];
   talk.removeAttribute('aria-busy');
   box.focus();
 });

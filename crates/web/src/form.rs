@@ -20,6 +20,13 @@ impl Pairs {
         Self(form_urlencoded::parse(body).into_owned().collect())
     }
 
+    /// Replaces a field that was sent.
+    pub fn set(&mut self, name: &str, value: String) {
+        if let Some((_, old)) = self.0.iter_mut().find(|(n, _)| n == name) {
+            *old = value;
+        }
+    }
+
     /// A field, if it was sent.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
@@ -88,34 +95,33 @@ const fn required(path: &'static str, label: &'static str, holds: Holds, hint: &
     }
 }
 
-/// The name and namespace, for a new one.
+/// The namespace and name, for a new one.
 pub const IDENTITY: &[Field] = &[
-    required(
-        "metadata.name",
-        "Name",
-        Holds::Text,
-        "lowercase letters, digits, - and .",
-    ),
     required("metadata.namespace", "Namespace", Holds::Text, "an existing namespace"),
+    field("metadata.name", "Name", Holds::Text, "default: derived from the model"),
 ];
 
-/// Fields of a ModelDeployment.
+/// Fields of a ModelDeployment. The model comes first; what follows from it is folded.
 pub const GROUPS: &[Group] = &[
     Group {
         title: "Model",
         open: true,
+        fields: &[field(
+            "spec.model.id",
+            "Model",
+            Holds::Text,
+            "ID or address on Hugging Face, such as org/model",
+        )],
+    },
+    Group {
+        title: "Engine, provider and image",
+        open: false,
         fields: &[
             field(
-                "spec.model.id",
-                "Model",
-                Holds::Text,
-                "Hugging Face model ID, such as org/model",
-            ),
-            required(
                 "spec.engine.type",
                 "Engine",
                 Holds::Text,
-                "vllm, sglang, trtllm, llamacpp, or a provider-specific engine",
+                "vllm, sglang, trtllm, llamacpp, or a provider-specific engine; default for a new model: derived",
             ),
             field(
                 "spec.provider.name",
@@ -139,15 +145,15 @@ pub const GROUPS: &[Group] = &[
         ],
     },
     Group {
-        title: "Resources",
-        open: true,
+        title: "Replicas and resources",
+        open: false,
         fields: &[
             field("spec.scaling.replicas", "Replicas", Holds::Number, "default: 1"),
             field(
                 "spec.resources.gpu.count",
                 "GPUs per replica",
                 Holds::Number,
-                "default: none",
+                "0 for none; default for a new model: derived",
             ),
             field(
                 "spec.resources.gpu.type",

@@ -426,7 +426,7 @@ fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
 
 /// A provider whose controller has sent its last heartbeat at `beat`.
 fn provider(name: &str, ready: bool, beat: &str, upstream: &Value) -> Value {
-    let spec = json!({ "capabilities": { "engines": ["vllm"], "servingModes": ["aggregated"], "cpuSupport": true } });
+    let spec = json!({ "capabilities": { "engines": ["vllm"], "servingModes": ["aggregated"], "gpuSupport": true } });
     let status = json!({ "ready": ready, "lastHeartbeat": beat, "conditions": [upstream] });
     object(
         "InferenceProviderConfig",
@@ -542,4 +542,32 @@ fn a_page_says_a_message_once_and_folds_a_long_one() {
         page.contains(&format!("<summary>Details</summary><p>{}", "x".repeat(400))),
         "{page}"
     );
+}
+
+#[test]
+fn form_derives_name_engine_and_gpus_from_the_address_of_a_model() {
+    let now = jiff::Timestamp::now().to_string();
+    let fine = condition("UpstreamReady", "True", "NoUpstream", "");
+    let form = "metadata.namespace=default&then=preview&spec.model.id=https://huggingface.co/Org/7B-chat/tree/main";
+    let browser = Browser::at(&cluster_of(Vec::new(), vec![provider("direct", true, &now, &fine)]));
+    let (status, _, page) = browser.post("/new", form);
+    assert_eq!(status, 200, "{page}");
+    for shown in [
+        "value=\"Org/7B-chat\"",
+        "<dt>Name</dt><dd><strong>model-7b-chat</strong>",
+        "<dt>Engine</dt><dd><strong>vllm</strong>",
+        "<dt>GPUs per replica</dt><dd><strong>1</strong>",
+        "<strong>direct</strong>",
+    ] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    assert!(!page.contains("--gpu") && !page.contains("aria-invalid"), "{page}");
+
+    let browser = Browser::at(&cluster_of(Vec::new(), Vec::new()));
+    let (_, _, page) = browser.post("/new", form);
+    assert!(
+        page.contains("no provider is registered; to install one, run"),
+        "{page}"
+    );
+    assert!(!page.contains("does not support engine"), "{page}");
 }

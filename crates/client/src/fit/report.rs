@@ -357,7 +357,7 @@ fn scale(bytes: u64, by: f64) -> u64 {
 }
 
 /// Bytes as text, in GiB.
-fn gib(bytes: u64) -> String {
+pub fn gib(bytes: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "for display")]
     let amount = bytes as f64 / GIB;
     format!("{amount:.1} GiB")

@@ -20,4 +20,5 @@ pub mod validate;
 
 pub use capabilities::capabilities;
 pub use defaults::apply_defaults;
+pub use model_id::id_on_hub;
 pub use validate::{Findings, Violation, validate};

@@ -3,17 +3,33 @@
 /// Hosts of the hub.
 const HUB: [&str; 4] = ["huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co"];
 
-/// Remedy for a URL in the place of an ID; `None` if the text is not a URL.
-pub(super) fn instead_of_url(text: &str) -> Option<String> {
-    let (scheme, rest) = match text.split_once("://") {
+/// The ID of a model, from its URL on the hub; `None` if the text is not such a URL.
+pub fn id_on_hub(text: &str) -> Option<String> {
+    let (scheme, rest) = split(text);
+    on_hub(scheme.as_deref(), rest).and_then(id)
+}
+
+/// Scheme of a URL in lower case, and the rest.
+fn split(text: &str) -> (Option<String>, &str) {
+    match text.split_once("://") {
         Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
         None => (None, text),
-    };
-    let on_hub = match scheme.as_deref() {
+    }
+}
+
+/// The path of a URL on the hub.
+fn on_hub<'a>(scheme: Option<&str>, rest: &'a str) -> Option<&'a str> {
+    match scheme {
         None | Some("http" | "https") => path_on_hub(rest),
         Some("hf" | "huggingface") => Some(rest),
         Some(_) => None,
-    };
+    }
+}
+
+/// Remedy for a URL in the place of an ID; `None` if the text is not a URL.
+pub(super) fn instead_of_url(text: &str) -> Option<String> {
+    let (scheme, rest) = split(text);
+    let on_hub = on_hub(scheme.as_deref(), rest);
     if let Some(id) = on_hub.and_then(id) {
         return Some(format!("use the ID on the hub, {id}"));
     }

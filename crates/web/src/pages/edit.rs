@@ -1,4 +1,4 @@
-//! The form for a ModelDeployment, new or there already. It shows what would be made of it before anything is sent, and marks
+//! The form for a ModelDeployment, new or there already. A new one starts with the model, and the rest is derived. It shows what would be made of it before anything is sent, and marks
 //! each fault at its field: first those that admission finds, then what the server says to a dry run.
 
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use kube::core::DynamicObject;
 use runway_api::condition::{self, Conditions};
 use runway_api::name::Invalid;
 use runway_api::{ModelDeployment, Name, Namespace, Phase};
+use runway_client::deploy::{self, Wish};
 use runway_client::documents::typed;
-use runway_client::fit::{self, Verdict};
+use runway_client::fit::{self, Report, Verdict};
 use runway_client::fitting;
 use runway_client::render::plans;
 use runway_client::state::State;
 use runway_client::target::Kind;
 use runway_client::text::{self, Format};
 use runway_client::why::{self, Why};
-use runway_core::admission::{apply_defaults, validate};
+use runway_core::admission::{apply_defaults, id_on_hub, validate};
 use runway_core::providers::Providers;
 use runway_operator::telemetry::chain;
 use runway_operator::{audit, clock};
@@ -33,6 +34,15 @@ use crate::guard::{Asker, Of, Sent};
 use crate::page::Shell;
 use crate::refusal;
 use crate::sessions::Session;
+
+/// Path of the model.
+const MODEL: &str = "spec.model.id";
+/// Path of the name.
+const NAME: &str = "metadata.name";
+/// Path of the engine.
+const ENGINE: &str = "spec.engine.type";
+/// Path of the number of GPUs.
+const GPUS: &str = "spec.resources.gpu.count";
 
 /// The form of a new one.
 pub async fn new(Asker(session): Asker) -> Response {
@@ -74,15 +84,43 @@ struct Draft<'a> {
     faults: Faults,
     /// Resource version that the form is based on.
     version: String,
-    /// Whether the pods fit, as text, or why that cannot be checked.
+    /// Settings that the form leaves open, and what follows from the model.
+    derived: Vec<Derived>,
+    /// Whether the pods fit, or why that cannot be checked.
     fit: Option<Fit>,
+}
+
+/// A setting that follows from the model.
+struct Derived {
+    label: &'static str,
+    value: String,
+    because: String,
 }
 
 /// Result of checking whether the pods fit on the nodes.
 struct Fit {
-    text: String,
+    /// The report, or why there is none.
+    report: Result<Report, String>,
     /// Class of the notice.
     class: &'static str,
+    /// The result in a sentence.
+    text: &'static str,
+}
+
+impl Fit {
+    fn new(report: Result<Report, String>) -> Self {
+        let (class, text) = match report.as_ref().map(|report| report.verdict) {
+            Ok(Verdict::Yes) => ("good", "The pods fit on the present nodes."),
+            Ok(Verdict::Unknown) => ("open", "It is not known whether the pods fit on the present nodes."),
+            Ok(Verdict::No) => ("bad", "The pods do not fit on the present nodes."),
+            Err(_) => ("open", "The present nodes were not checked."),
+        };
+        Self { report, class, text }
+    }
+
+    fn is_bad(&self) -> bool {
+        self.class == "bad"
+    }
 }
 
 impl<'a> Draft<'a> {
@@ -105,51 +143,65 @@ impl<'a> Draft<'a> {
             object,
             sent: None,
             faults: Faults::new(),
+            derived: Vec::new(),
             fit: None,
         }
     }
 
     /// Processes submitted values: shows a preview, or applies them.
     async fn answer(mut self, sent: Pairs) -> Response {
-        let check_fit = sent.get("then") == Some("fit");
-        let preview = check_fit || sent.get("then") == Some("preview");
+        let then = sent.get("then").unwrap_or_default().to_owned();
+        let preview = ["fit", "preview"].contains(&then.as_str());
+        // A new model that does not fit is created only if the user insists.
+        let check_fit = then == "fit" || (then.is_empty() && self.live.is_none());
         if preview {
             audit::only_reads();
         }
         self.fill(sent);
-        let mut code = StatusCode::UNPROCESSABLE_ENTITY;
         // The dry run comes first; the change is sent only if it succeeds.
-        let rounds: &[bool] = if preview { &[true] } else { &[true, false] };
-        for dry_run in rounds {
-            if self.faults.is_empty()
-                && let Err(refused) = self.send(*dry_run).await
-            {
-                code = refused;
-            }
+        if let Err(code) = self.try_send(true).await {
+            return self.page(if preview { StatusCode::OK } else { code }).await;
         }
-        if check_fit && self.faults.is_empty() {
+        if check_fit {
             self.fit = Some(Box::pin(self.check_fit()).await);
         }
         if preview {
             return self.page(StatusCode::OK).await;
         }
-        if self.faults.is_empty() {
-            return Redirect::to(&self.href()).into_response();
+        if self.fit.as_ref().is_some_and(Fit::is_bad) {
+            return self.page(StatusCode::UNPROCESSABLE_ENTITY).await;
         }
-        self.page(code).await
+        match self.try_send(false).await {
+            Ok(()) => Redirect::to(&self.href()).into_response(),
+            Err(code) => self.page(code).await,
+        }
+    }
+
+    /// Sends the object if it has no faults.
+    async fn try_send(&mut self, dry_run: bool) -> Result<(), StatusCode> {
+        if !self.faults.is_empty() {
+            return Err(StatusCode::UNPROCESSABLE_ENTITY);
+        }
+        self.send(dry_run).await
     }
 
     /// Fills the object from the form, and validates it locally like admission.
-    fn fill(&mut self, sent: Pairs) {
+    fn fill(&mut self, mut sent: Pairs) {
         let new = self.live.is_none();
+        if let Some(id) = sent.get(MODEL).and_then(|model| id_on_hub(model.trim())) {
+            sent.set(MODEL, id);
+        }
         let fields = form::IDENTITY.iter().filter(|_| new).chain(form::fields());
         self.faults = form::fill(&mut self.object, &sent, fields);
         // These fields always exist; missing values are reported by name.
         for part in ["/metadata", "/spec", "/spec/model"] {
             form::keep(&mut self.object, part);
         }
+        if new {
+            self.derive();
+        }
         for field in form::IDENTITY.iter().filter(|_| new) {
-            let name = sent.get(field.path).unwrap_or_default().trim();
+            let name = &self.text(&form::pointer(field.path));
             if name.is_empty() {
                 form::mark(&mut self.faults, field.path, &format!("{} is required", field.path));
             } else if let Err(invalid) = form::check_name(field.path, name) {
@@ -173,6 +225,73 @@ impl<'a> Draft<'a> {
             for (path, text) in form::placed(&validate(&md, &self.providers).errors) {
                 self.faults.entry(path).or_insert(text);
             }
+        }
+        if self.faults.contains_key(MODEL) && self.text("/spec/model/id").is_empty() {
+            // These follow from the model.
+            for path in [NAME, ENGINE].into_iter().filter(|_| new) {
+                if self.text(&form::pointer(path)).is_empty() {
+                    self.faults.remove(path);
+                }
+            }
+        }
+    }
+
+    /// Sets what the form leaves open and follows from the model, as `kubeairunway deploy` does.
+    fn derive(&mut self) {
+        let given = |path: &str| Some(self.text(&form::pointer(path))).filter(|text| !text.is_empty());
+        let number = |path: &str| {
+            let number = self.object.pointer(&form::pointer(path)).and_then(Value::as_i64);
+            number.and_then(|number| i32::try_from(number).ok())
+        };
+        let Some(model) = given(MODEL) else { return };
+        let wish = Wish {
+            model,
+            name: given(NAME),
+            namespace: given("metadata.namespace").unwrap_or_default(),
+            engine: given(ENGINE),
+            gpu: number(GPUS),
+            gpu_type: given("spec.resources.gpu.type"),
+            cpu: given("spec.resources.cpu"),
+            memory: given("spec.resources.memory"),
+            replicas: number("spec.scaling.replicas"),
+            provider: given("spec.provider.name"),
+            image: given("spec.image"),
+            ..Wish::default()
+        };
+        let is_split = given("spec.serving.mode").is_some_and(|mode| mode == "disaggregated");
+        let choices = match deploy::work_out(&wish, &self.providers, clock::now()) {
+            Ok(worked) => worked.choices,
+            Err(deploy::Error::NoProviders) => {
+                let text = "it cannot be derived, because no provider is registered; to install one, run: kubeairunway provider install NAME";
+                form::mark(&mut self.faults, ENGINE, text);
+                return;
+            }
+            Err(deploy::Error::NoEngine { tried, .. }) => {
+                let text = format!("it cannot be derived: {tried}");
+                form::mark(&mut self.faults, ENGINE, &text);
+                return;
+            }
+            // The validation finds the field.
+            Err(deploy::Error::Name(_) | deploy::Error::Invalid(_) | deploy::Error::Manifest(_)) => return,
+        };
+        for (setting, value, because) in choices {
+            let (path, label) = match setting {
+                "name" => (NAME, "Name"),
+                "engine" => (ENGINE, "Engine"),
+                "gpu" if !is_split && self.object.pointer("/spec/resources/gpu/count").is_none() => {
+                    (GPUS, "GPUs per replica")
+                }
+                _ => continue,
+            };
+            let number = value.parse::<i64>().ok().filter(|_| path == GPUS);
+            form::put(
+                &mut self.object,
+                path,
+                Some(number.map_or_else(|| json!(value), |number| json!(number))),
+            );
+            // The command's hints name its options.
+            let because = because.split("; set --").next().unwrap_or_default().to_owned();
+            self.derived.push(Derived { label, value, because });
         }
     }
 
@@ -281,13 +400,9 @@ impl<'a> Draft<'a> {
         let mut sections: Vec<Section> = form::GROUPS.iter().map(|group| self.section(group)).collect();
         let (heading, action, back, button) = match &self.live {
             None => {
-                let names = Section {
-                    title: "",
-                    plain: true,
-                    open: true,
-                    inputs: self.inputs(form::IDENTITY),
-                };
-                sections.insert(0, names);
+                if let Some(model) = sections.first_mut() {
+                    model.inputs.extend(self.inputs(form::IDENTITY));
+                }
                 (
                     "Deploy a model".to_owned(),
                     "/new".to_owned(),
@@ -312,7 +427,9 @@ impl<'a> Draft<'a> {
             faults: listed(&self.faults),
             tried: !code.is_success(),
             open,
+            can_check_fit: self.live.is_none() && preview.is_some() && self.faults.is_empty(),
             preview,
+            derived: self.derived,
             fit: self.fit,
             engines: self.providers.engines().into_iter().map(str::to_owned).collect(),
             providers: self.providers.iter().map(|(name, _)| name.to_owned()).collect(),
@@ -347,21 +464,10 @@ impl<'a> Draft<'a> {
     /// Checks whether the pods fit on the nodes, with the user's permissions.
     async fn check_fit(&self) -> Fit {
         let cluster = self.session.lens.cluster();
-        let checked = match read(&self.object) {
+        Fit::new(match read(&self.object) {
             Ok(md) => fitting::of(&cluster, md, clock::now()).await.map_err(|e| chain(&e)),
             Err((path, text)) => Err(format!("{path}: {text}")),
-        };
-        match checked {
-            Ok(report) => Fit {
-                class: match report.verdict {
-                    Verdict::Yes => "good",
-                    Verdict::Unknown => "open",
-                    Verdict::No => "bad",
-                },
-                text: fit::screen(&report),
-            },
-            Err(text) => Fit { text, class: "bad" },
-        }
+        })
     }
 
     /// Preview by the controllers' plans: provider, reason, upstream object. `None` for an empty form.
@@ -370,6 +476,8 @@ impl<'a> Draft<'a> {
             return None;
         }
         let mut md = read(&self.object).ok()?;
+        // Without an engine there is nothing to say about providers.
+        md.spec.engine_type().filter(|engine| !engine.is_empty())?;
         if md.name_any().is_empty() {
             md.metadata.name = Some("my-model".to_owned());
         }
@@ -439,7 +547,7 @@ struct Input {
 
 impl Input {
     fn is_wide(&self) -> bool {
-        matches!(self.field.holds, Holds::Map | Holds::Yaml)
+        matches!(self.field.holds, Holds::Map | Holds::Yaml) || self.field.path == MODEL
     }
 
     /// The list that helps to fill it in.
@@ -490,7 +598,10 @@ struct Form {
     /// Required fields that are empty.
     open: Vec<(&'static Field, String)>,
     preview: Option<Preview>,
+    derived: Vec<Derived>,
     fit: Option<Fit>,
+    /// Whether a script may ask for the fit.
+    can_check_fit: bool,
     engines: Vec<String>,
     providers: Vec<String>,
     namespaces: Vec<String>,
