@@ -138,6 +138,54 @@ test('a change reaches the page while it is looked at', async () => {
   await context.close();
 });
 
+test('a chat: Enter sends, Shift+Enter starts a line, Stop ends the answer, and its speed is shown', async () => {
+  const { context, page, complaints, open } = await visitor(browser);
+  // The simulator has no engine: the answer is played.
+  const asked = [];
+  await page.route('**/chat', async (route) => {
+    if (route.request().method() !== 'POST') return route.continue();
+    asked.push(new URLSearchParams(route.request().postData()));
+    if (asked.length > 1) await new Promise((done) => setTimeout(done, 20_000).unref());
+    const body = ['Hel', 'lo', '!'].map((text) => `${JSON.stringify({ kind: 'text', text })}\n`).join('');
+    // A request that was stopped has no route any more.
+    await route.fulfill({ contentType: 'application/x-ndjson', body }).catch(() => {});
+  });
+  await open('/deployments/default/gemma-cpu/chat');
+  const box = page.getByLabel('Message to gemma-3-1b-it-qat-q8_0-gguf');
+  await box.fill('one');
+  await box.press('Shift+Enter');
+  await box.pressSequentially('two');
+  await page.getByText('System prompt and temperature').click();
+  await page.getByLabel('System prompt').fill('Be brief');
+  await page.getByLabel('Temperature').fill('0.2');
+  await box.press('Enter');
+  await page.getByText(/First token after [0-9.]+ s/).waitFor();
+  assert.deepEqual(['message', 'system', 'temperature'].map((name) => asked[0].get(name)), ['one\ntwo', 'Be brief', '0.2']);
+  await page.locator('#talk .assistant', { hasText: 'Hello!' }).waitFor();
+  await box.fill('again');
+  await box.press('Enter');
+  await page.getByRole('button', { name: 'Stop' }).click();
+  await page.getByText('Stopped.').waitFor();
+  await page.getByRole('button', { name: 'Send' }).waitFor();
+  assert.deepEqual([...await violations(page), ...complaints], []);
+  await context.close();
+});
+
+test('a slash goes to the search, and a theme stays', async () => {
+  const { context, page, complaints, open } = await visitor(browser);
+  await open('/providers');
+  await page.keyboard.press('/');
+  await page.waitForURL('**/deployments#search');
+  assert.equal(await page.evaluate(() => document.activeElement.name), 'q');
+  const scheme = () => page.evaluate(() => getComputedStyle(document.documentElement).colorScheme);
+  await page.getByLabel('Theme').selectOption('dark');
+  assert.equal(await scheme(), 'dark');
+  await open('/admin');
+  assert.equal(await scheme(), 'dark');
+  assert.deepEqual(complaints, []);
+  await context.close();
+});
+
 test('with the keyboard alone', async () => {
   const { context, page, complaints, open } = await visitor(browser);
   await open('/deployments');

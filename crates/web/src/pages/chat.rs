@@ -16,12 +16,17 @@ use runway_operator::telemetry::chain;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::deployment::{Head, find};
+use super::deployment::{Head, find, served_name};
 use crate::form::Pairs;
 use crate::guard::{Asker, Of, Sent};
 use crate::page::Shell;
 use crate::refusal;
 use crate::sessions::Session;
+
+/// Role of the instruction that precedes a chat.
+const SYSTEM: &str = "system";
+/// Highest temperature that servers accept.
+const MAX_TEMPERATURE: f64 = 2.0;
 
 /// Chat history that the browser keeps.
 #[derive(Deserialize)]
@@ -38,6 +43,11 @@ struct Page {
     /// Reason why it may not answer.
     note: String,
     can_be_asked: bool,
+    /// Name of the model in requests.
+    served: String,
+    /// Instruction for the model that precedes the chat.
+    system: String,
+    temperature: String,
     talk: Vec<Message>,
     history: String,
     fault: String,
@@ -46,7 +56,14 @@ struct Page {
 /// The page.
 pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
     match find(&session, &namespace, &name).await {
-        Ok(md) => page(&session, &md, StatusCode::OK, Vec::new(), String::new()),
+        Ok(md) => page(
+            &session,
+            &md,
+            StatusCode::OK,
+            &Pairs::default(),
+            Vec::new(),
+            String::new(),
+        ),
         Err(response) => response,
     }
 }
@@ -59,10 +76,14 @@ pub async fn ask(Asker(session): Asker, Of { namespace, name }: Of, Sent(sent): 
     };
     let bit_by_bit = sent.get("stream") == Some("true");
     let mut messages = messages(&sent);
-    let parts = match begin(&session, &md, &messages).await {
+    let begun = match temperature(&sent) {
+        Ok(options) => begin(&session, &md, &messages, &options).await,
+        Err(text) => Err((StatusCode::UNPROCESSABLE_ENTITY, text)),
+    };
+    let parts = match begun {
         Ok(parts) => parts,
         Err((status, text)) if bit_by_bit => return (status, text).into_response(),
-        Err((status, text)) => return page(&session, &md, status, messages, text),
+        Err((status, text)) => return page(&session, &md, status, &sent, messages, text),
     };
     if bit_by_bit {
         // One line of JSON for each part. What breaks off says so in its last line.
@@ -81,7 +102,23 @@ pub async fn ask(Asker(session): Asker, Of { namespace, name }: Of, Sent(sent): 
             Err(error) => break chain(&error),
         }
     };
-    page(&session, &md, StatusCode::OK, messages, fault)
+    page(&session, &md, StatusCode::OK, &sent, messages, fault)
+}
+
+/// Sampling options of the form.
+fn temperature(sent: &Pairs) -> Result<Options, String> {
+    let text = sent.get("temperature").unwrap_or_default().trim();
+    let range = 0.0..=MAX_TEMPERATURE;
+    let parsed = text.parse::<f64>().ok().filter(|number| range.contains(number));
+    if parsed.is_none() && !text.is_empty() {
+        return Err(format!(
+            "invalid temperature '{text}': use a number from 0 to {MAX_TEMPERATURE}"
+        ));
+    }
+    Ok(Options {
+        temperature: parsed,
+        ..Options::default()
+    })
 }
 
 /// Adds a part to the last message, or a message with a role of its own. Only those of user and assistant are sent to the model.
@@ -101,6 +138,7 @@ async fn begin(
     session: &Session,
     md: &ModelDeployment,
     messages: &[Message],
+    options: &Options,
 ) -> Result<impl futures::Stream<Item = Result<Part, Error>> + Send + use<>, (StatusCode, String)> {
     let lens = &session.lens;
     let cluster = lens.cluster();
@@ -114,11 +152,16 @@ async fn begin(
         (status, chain(&error))
     };
     let talk = Talk::begin(&cluster, access, None).await.map_err(refused)?;
-    talk.answer(messages, &Options::default()).await.map_err(refused)
+    talk.answer(messages, options).await.map_err(refused)
 }
 
-/// Messages of the chat, including the new one.
+/// Messages of the chat, including the system prompt and the new one.
 fn messages(sent: &Pairs) -> Vec<Message> {
+    let system = sent.get("system").unwrap_or_default().trim();
+    let system = (!system.is_empty()).then(|| Message {
+        role: SYSTEM,
+        content: system.to_owned(),
+    });
     let history: Vec<Said> = sent
         .get("history")
         .and_then(|history| serde_json::from_str(history).ok())
@@ -134,10 +177,19 @@ fn messages(sent: &Pairs) -> Vec<Message> {
             content: said.content,
         }
     };
-    history.into_iter().chain([now]).map(message).collect()
+    let chat = history.into_iter().chain([now]).map(message);
+    system.into_iter().chain(chat).collect()
 }
 
-fn page(session: &Session, md: &ModelDeployment, status: StatusCode, talk: Vec<Message>, fault: String) -> Response {
+fn page(
+    session: &Session,
+    md: &ModelDeployment,
+    status: StatusCode,
+    sent: &Pairs,
+    mut talk: Vec<Message>,
+    fault: String,
+) -> Response {
+    talk.retain(|message| message.role != SYSTEM);
     let head = Head::new(md, "chat", clock::now());
     let access = endpoint::access(md);
     let history: Vec<_> = talk
@@ -162,10 +214,37 @@ fn page(session: &Session, md: &ModelDeployment, status: StatusCode, talk: Vec<M
             shell: Shell::new(session, "deployments", format!("{}, chat", head.row.name)),
             head,
             note,
+            served: served_name(md),
+            system: sent.get("system").unwrap_or_default().to_owned(),
+            temperature: sent.get("temperature").unwrap_or_default().to_owned(),
             can_be_asked: access.is_some(),
             history: serde_json::to_string(&history).unwrap_or_default(),
             talk,
             fault,
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_prompt_comes_first_and_temperature_is_checked() {
+        let sent = Pairs::parse(b"system=Be+brief&message=Hi&history=[]&temperature=0.5");
+        let roles: Vec<&str> = messages(&sent).iter().map(|message| message.role).collect();
+        assert_eq!(roles, [SYSTEM, "user"]);
+        assert_eq!(temperature(&sent).unwrap().temperature, Some(0.5));
+        assert_eq!(messages(&Pairs::parse(b"system=+&message=Hi")).len(), 1);
+        for (text, wanted) in [
+            ("", Ok(None)),
+            ("0", Ok(Some(0.0))),
+            ("3", Err(())),
+            ("x", Err(())),
+            ("NaN", Err(())),
+        ] {
+            let found = temperature(&Pairs::parse(format!("temperature={text}").as_bytes()));
+            assert_eq!(found.map(|options| options.temperature).map_err(drop), wanted, "{text}");
+        }
+    }
 }
