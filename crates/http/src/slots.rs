@@ -4,32 +4,60 @@
 //! has been waiting longest among those of the client with the most connections. So a client that opens connections and says
 //! nothing, or sends a request a byte at a time, closes its own ones.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 /// The open connections of a server.
 #[derive(Debug)]
 pub(crate) struct Slots {
     most: usize,
-    open: Mutex<Vec<Arc<Slot>>>,
+    open: Mutex<Open>,
+}
+
+/// Connections by client, in the order in which they make room. A change costs about the same however many there are, because clients
+/// open and close connections faster than a server could search all of them.
+#[derive(Debug, Default)]
+struct Open {
+    all: usize,
+    clients: HashMap<IpAddr, Connections>,
+    /// Clients with a waiting connection. The last one makes room.
+    order: BTreeSet<Rank>,
     /// Counts the moments at which a connection began to wait.
-    moments: AtomicU64,
+    moments: u64,
+}
+
+/// Number of a client's connections, the moment since which one of them waits, and the client.
+type Rank = (usize, Reverse<u64>, IpAddr);
+
+/// Connections of a client.
+#[derive(Debug, Default)]
+struct Connections {
+    all: usize,
+    /// Those that wait, by the moment at which they began to.
+    waiting: BTreeMap<u64, Arc<Slot>>,
 }
 
 /// An open connection.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) client: IpAddr,
-    /// Requests that are being worked on.
-    working: AtomicUsize,
-    waiting_since: AtomicU64,
+    state: Mutex<State>,
     /// Cancelled when the connection has to make room.
     pub(crate) closed: CancellationToken,
+}
+
+/// State of a connection.
+#[derive(Debug, Default)]
+struct State {
+    /// Requests that are being worked on.
+    working: usize,
+    waiting_since: u64,
 }
 
 impl Slots {
@@ -37,50 +65,70 @@ impl Slots {
         Self {
             most,
             open: Mutex::default(),
-            moments: AtomicU64::default(),
         }
     }
 
     /// A place for a new connection; `None` if all connections are at work.
     pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut open = self.open.lock();
-        if open.len() >= self.most {
-            let victim = victim(&open)?;
-            open.swap_remove(victim).closed.cancel();
+        if open.all >= self.most {
+            let (_, _, client) = *open.order.last()?;
+            open.change(client, Connections::make_room);
         }
         let slot = Arc::new(Slot {
             client: network(client),
-            working: AtomicUsize::default(),
-            waiting_since: AtomicU64::new(self.now()),
+            state: Mutex::default(),
             closed: CancellationToken::new(),
         });
-        open.push(Arc::clone(&slot));
+        open.change(slot.client, |connections| connections.all += 1);
+        open.wait(&slot, &mut slot.state.lock());
         Some(Place {
             slots: Arc::clone(self),
             slot,
         })
     }
+}
 
-    fn now(&self) -> u64 {
-        self.moments.fetch_add(1, Ordering::Relaxed)
+impl Open {
+    /// Changes the connections of a client.
+    fn change(&mut self, client: IpAddr, change: impl FnOnce(&mut Connections)) {
+        let connections = self.clients.entry(client).or_default();
+        if let Some(rank) = connections.rank(client) {
+            self.order.remove(&rank);
+        }
+        self.all -= connections.all;
+        change(connections);
+        self.all += connections.all;
+        if let Some(rank) = connections.rank(client) {
+            self.order.insert(rank);
+        }
+        if connections.all == 0 {
+            self.clients.remove(&client);
+        }
+    }
+
+    /// A connection waits from now on.
+    fn wait(&mut self, slot: &Arc<Slot>, state: &mut State) {
+        state.waiting_since = self.moments;
+        self.moments += 1;
+        let waiting = (state.waiting_since, Arc::clone(slot));
+        self.change(slot.client, |connections| connections.waiting.extend([waiting]));
     }
 }
 
-/// The place of the connection that makes room.
-fn victim(open: &[Arc<Slot>]) -> Option<usize> {
-    let mut of_client: HashMap<IpAddr, usize> = HashMap::new();
-    for slot in open {
-        *of_client.entry(slot.client).or_default() += 1;
+impl Connections {
+    fn rank(&self, client: IpAddr) -> Option<Rank> {
+        let (since, _) = self.waiting.first_key_value()?;
+        Some((self.all, Reverse(*since), client))
     }
-    let waiting = open
-        .iter()
-        .enumerate()
-        .filter(|(_, slot)| slot.working.load(Ordering::Relaxed) == 0);
-    let order = |slot: &Slot| {
-        let others = of_client.get(&slot.client).copied().unwrap_or_default();
-        (others, u64::MAX - slot.waiting_since.load(Ordering::Relaxed))
-    };
-    waiting.max_by_key(|(_, slot)| order(slot)).map(|(place, _)| place)
+
+    /// Closes the connection that has waited longest.
+    fn make_room(&mut self) {
+        if let Some((_, slot)) = self.waiting.pop_first() {
+            self.all -= 1;
+            slot.closed.cancel();
+        }
+    }
 }
 
 /// One client: an address of IPv4, or the 64 bits of IPv6 that a host has for itself.
@@ -106,11 +154,21 @@ impl Place {
             stage: AtomicU8::new(Work::RECEIVING),
         }
     }
+
+    /// The open connections and the state of this one, unless it has made room.
+    fn open(&self) -> Option<(MutexGuard<'_, Open>, MutexGuard<'_, State>)> {
+        let open = self.slots.open.lock();
+        (!self.slot.closed.is_cancelled()).then(|| (open, self.slot.state.lock()))
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.slots.open.lock().retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        let Some((mut open, state)) = self.open() else { return };
+        open.change(self.slot.client, |connections| {
+            connections.waiting.remove(&state.waiting_since);
+            connections.all -= 1;
+        });
     }
 }
 
@@ -132,17 +190,25 @@ impl Work {
         let began = self
             .stage
             .compare_exchange(Self::RECEIVING, Self::WORKING, order, order);
-        if began.is_ok() {
-            self.place.slot.working.fetch_add(1, order);
+        if began.is_ok()
+            && let Some((mut open, mut state)) = self.place.open()
+        {
+            state.working += 1;
+            open.change(self.place.slot.client, |connections| {
+                connections.waiting.remove(&state.waiting_since);
+            });
         }
     }
 
     /// The response begins.
     pub(crate) fn ends(&self) {
-        if self.stage.swap(Self::DONE, Ordering::Relaxed) == Self::WORKING {
-            let slot = &self.place.slot;
-            slot.waiting_since.store(self.place.slots.now(), Ordering::Relaxed);
-            slot.working.fetch_sub(1, Ordering::Relaxed);
+        if self.stage.swap(Self::DONE, Ordering::Relaxed) == Self::WORKING
+            && let Some((mut open, mut state)) = self.place.open()
+        {
+            state.working -= 1;
+            if state.working == 0 {
+                open.wait(&self.place.slot, &mut state);
+            }
         }
     }
 }
@@ -155,6 +221,9 @@ impl Drop for Work {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     const ATTACKER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -175,7 +244,7 @@ mod tests {
         let third = slots.admit(OTHER).unwrap();
         assert!(is_closed(&second) && !is_closed(&first) && !is_closed(&third));
         drop(second);
-        assert_eq!(slots.open.lock().len(), 2);
+        assert_eq!(slots.open.lock().all, 2);
     }
 
     #[test]
@@ -197,6 +266,25 @@ mod tests {
         assert!(slots.admit(OTHER).is_none());
         request.ends();
         assert!(slots.admit(OTHER).is_some() && is_closed(&place));
+    }
+
+    /// Time that a server with at most so many connections, all of them taken, needs for a new one that makes the oldest leave.
+    fn time_of_admission(most: usize) -> Duration {
+        let slots = Arc::new(Slots::new(most));
+        let mut places: VecDeque<_> = (0..most).filter_map(|_| slots.admit(ATTACKER)).collect();
+        let begun = Instant::now();
+        for _ in 0..2000 {
+            places.push_back(slots.admit(ATTACKER).unwrap());
+            assert!(places.pop_front().is_some_and(|place| is_closed(&place)));
+        }
+        begun.elapsed()
+    }
+
+    #[test]
+    fn admission_costs_about_the_same_with_two_hundred_times_the_connections() {
+        let fastest = |most| (0..5).map(|_| time_of_admission(most)).min().unwrap();
+        let (few, many) = (fastest(100), fastest(20_000));
+        assert!(many < 20 * few, "{few:?} with 100 connections, {many:?} with 20,000");
     }
 
     #[test]

@@ -396,6 +396,9 @@ const REVIEWS: usize = 51;
 const CALLERS: usize = 4;
 /// Pause of a client of either kind before its next request.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Part of their requests that callers get answered during an attack, at least: one of this many. Hostile clients on the same machine
+/// take processors of callers and programs, too.
+const SHARE: usize = 5;
 
 /// Keeps this many connections to an address, in turn half open, with a request and an invented token, with a header and with a
 /// body that are too large; from two addresses that callers do not have. Dropping it ends them.
@@ -432,8 +435,16 @@ async fn hostile_connection(to: SocketAddr, path: &str, number: usize, round: us
     Ok(())
 }
 
-/// Callers send requests one after the other for some time. Each is answered. Returns the time that 99 % took at most.
-async fn answered(during: Duration, ask: &impl AsyncFn() -> Result<()>) -> Result<Duration> {
+/// Requests of callers that were answered.
+struct Answered {
+    /// Requests per minute.
+    rate: usize,
+    /// Time that 99 % took at most.
+    p99: Duration,
+}
+
+/// Callers send requests one after the other for some time. Each is answered.
+async fn answered(during: Duration, ask: &impl AsyncFn() -> Result<()>) -> Result<Answered> {
     let begun = Instant::now();
     let caller = async || {
         let mut times = Vec::new();
@@ -447,8 +458,10 @@ async fn answered(during: Duration, ask: &impl AsyncFn() -> Result<()>) -> Resul
     };
     let mut times = try_join_all((0..CALLERS).map(|_| caller())).await?.concat();
     times.sort_unstable();
-    println!("{} requests were answered", times.len());
-    times.get(times.len() * 99 / 100).copied().context("no request")
+    let p99 = *times.get(times.len() * 99 / 100).context("no request")?;
+    let rate = times.len() * 60 / usize::try_from(during.as_secs())?;
+    println!("{} requests were answered, 99 % within {p99:?}", times.len());
+    Ok(Answered { rate, p99 })
 }
 
 /// Callers of a program are answered while it is attacked, its memory is bounded, and so are its questions about tokens.
@@ -473,7 +486,13 @@ async fn attack_with_tokens(
         .filter(|request| request.resource == "tokenreviews")
         .count();
     println!(
-        "{name}: p99 {during:?} with {HOSTILE} hostile connections, {before:?} without; {reviews} TokenReviews in {seconds} seconds"
+        "{name}: p99 {:?} with {HOSTILE} hostile connections, {:?} without; {reviews} TokenReviews in {seconds} seconds",
+        during.p99, before.p99
+    );
+    let (with, without) = (during.rate, before.rate);
+    ensure!(
+        with * SHARE >= without,
+        "{with} requests per minute, {without} without hostile connections"
     );
     ensure!(
         (1..=REVIEWS * seconds).contains(&reviews),
@@ -577,16 +596,29 @@ async fn callers_of_the_router_are_answered_among_hostile_connections_and_greedy
         during = answered(ATTACK / 3, &is_answered) => during?,
         failed = more => return failed,
     };
-    println!(
-        "{}: p99 {during:?} with a tenant at its limits, {before:?} without",
-        router::NAME
-    );
+    unimpaired(router::NAME, &during, &before)?;
     ensure!(refused.get() > 0 && held.len() >= GREEDY / 2);
     router.had_at_most(ROUTER, "a tenant at its limits")
 }
 
-/// Requests of a tenant at once, more than its places at the router.
+/// Requests of a tenant at once, more than its places at the router or asya-gateway.
 const GREEDY: usize = 1200;
+/// Waits of a tenant at asya-gateway: an eighth of all.
+const WAITS: usize = 128;
+
+/// A tenant at its limits takes next to nothing from another.
+fn unimpaired(name: &str, during: &Answered, before: &Answered) -> Result<()> {
+    println!(
+        "{name}: p99 {:?} with a tenant at its limits, {:?} without",
+        during.p99, before.p99
+    );
+    let (with, without) = (during.rate, before.rate);
+    ensure!(
+        2 * with >= without,
+        "{with} requests per minute, {without} without a tenant at its limits"
+    );
+    Ok(())
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_of_asya_gateway_are_answered_among_hostile_connections_and_greedy_tenants() -> Result<()> {
@@ -621,12 +653,12 @@ async fn callers_of_asya_gateway_are_answered_among_hostile_connections_and_gree
     ];
     let mut asya = Program::start(&folder, "asya-gateway", &args, &[])?;
     program::ready(admin.port()).await?;
-    let ask = async |(namespace, token): &(&str, String), prefer: &'static str| {
-        let path = format!("/v1/{namespace}/actor");
-        let mut request = request(Method::POST, &path, token, "{}")?;
+    let asked = |(namespace, token): &(&str, String), prefer: &'static str| {
+        let mut request = request(Method::POST, &format!("/v1/{namespace}/actor"), token, "{}")?;
         request.headers_mut().insert("prefer", prefer.parse()?);
-        Begun::send(address, request).await
+        anyhow::Ok(request)
     };
+    let ask = async |caller, prefer| Begun::send(address, asked(caller, prefer)?).await;
     let is_answered = async || {
         let answer = ask(&callers[1], "respond-async").await?.whole().await?;
         ensure!(answer.status == 202, "{answer:?}");
@@ -638,17 +670,29 @@ async fn callers_of_asya_gateway_are_answered_among_hostile_connections_and_gree
 
     // A tenant waits for as many results as it may; the jobs of more requests are accepted without a wait.
     let before = answered(ATTACK / 3, &is_answered).await?;
-    let greedy = async {
-        try_join_all((0..GREEDY / 4).map(async |_| ask(&callers[0], "wait=300").await?.whole().await)).await?;
-        std::future::pending::<Result<()>>().await
+    let mut held = JoinSet::new();
+    for _ in 0..GREEDY {
+        let request = asked(&callers[0], "wait=300")?;
+        held.spawn(async move { Begun::send(address, request).await?.whole().await });
+    }
+    while held.len() > WAITS {
+        let answer = held.join_next().await.context("none waits")???;
+        ensure!(answer.status == 202, "{answer:?}");
+    }
+    let more = async {
+        loop {
+            let answer = ask(&callers[0], "wait=300").await?.whole().await?;
+            ensure!(answer.status == 202, "{answer:?}");
+        }
     };
     let during = tokio::select! {
         during = answered(ATTACK / 3, &is_answered) => during?,
-        failed = greedy => return failed,
+        failed = more => return failed,
     };
-    println!(
-        "{}: p99 {during:?} with a tenant at its limits, {before:?} without",
-        gateway::NAME
+    unimpaired(gateway::NAME, &during, &before)?;
+    ensure!(
+        held.len() == WAITS && held.try_join_next().is_none(),
+        "a wait has ended"
     );
     asya.had_at_most(ASYA_GATEWAY, "a tenant at its limits")
 }
