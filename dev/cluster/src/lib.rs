@@ -44,6 +44,7 @@ impl Programs {
     }
 
     /// Takes what is in this folder instead.
+    #[must_use]
     pub fn preferring(self, folder: Option<PathBuf>) -> Self {
         Self {
             preferred: folder,
