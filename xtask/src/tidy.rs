@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use regex::Regex;
 use runway_dev_support::{files, shell};
 use serde_json::Value;
 
@@ -79,16 +80,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-testbed", &["runway-dev-support", "runway-http", "runway-sqs"]),
     ("runway-dev-support", &[]),
     ("xtask", &["runway-dev-support"]),
-];
-
-/// Crates that must not be linked, with the reason.
-const BANNED: [(&str, &str); 3] = [
-    (
-        "aws-lc-sys",
-        "one TLS provider, ring: two in one process panic at run time",
-    ),
-    ("openssl-sys", "rustls only: a static binary needs no system library"),
-    ("chrono", "jiff is the one time library"),
 ];
 
 /// Crates that api must not depend on, so that its types are cheap to use.
@@ -215,14 +206,20 @@ fn matches_pattern(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Licenses that deny.toml does not allow, banned crates, and forbidden dependencies of api.
+/// Licenses that deny.toml does not allow, crates that it bans, and forbidden dependencies of api.
 fn foreign_crates(metadata: &Value) -> Result<Vec<String>> {
     let deny = fs::read_to_string(shell::root().join("deny.toml")).context("deny.toml is missing")?;
     let linked = linked_crates()?;
-    let mut complaints: Vec<String> = BANNED
+    let banned = Regex::new(r#"\{ crate = "([^"]+)", reason = "([^"]+)" \}"#)?;
+    let banned: Vec<_> = banned.captures_iter(&deny).map(|found| found.extract().1).collect();
+    ensure!(
+        !banned.is_empty(),
+        "deny.toml bans no crates in lines such as `{{ crate = \"NAME\", reason = \"TEXT\" }}`"
+    );
+    let mut complaints: Vec<String> = banned
         .iter()
-        .filter(|(name, _)| linked.contains(*name))
-        .map(|(name, reason)| format!("{name} is linked: {reason}"))
+        .filter(|[name, _]| linked.contains(*name))
+        .map(|[name, reason]| format!("{name} is linked: {reason}"))
         .collect();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         let name = package["name"].as_str().unwrap_or_default();
