@@ -59,7 +59,7 @@ pub(super) struct Role {
 /// The pods made so far, by the uid of their object: the hash of the template, and the state.
 pub(super) type KnownPods = HashMap<String, BTreeMap<String, (String, Option<PodState>)>>;
 
-/// What an object is on its way to.
+/// State that an object is on its way to.
 struct Undertaking {
     name: String,
     start: Instant,
