@@ -158,6 +158,11 @@ setInterval(() => {
   }
 }, 1000);
 
+// --- Values that change without an event. ---
+
+const every = Number(document.querySelector('[data-every]')?.dataset.every);
+if (every) setInterval(() => document.hidden || refresh(), every * 1000);
+
 // --- What a fresh page needs. ---
 
 function prepare() {

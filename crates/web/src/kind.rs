@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use kube::{Api, Client, Resource};
-use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, labels};
+use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Phase, Tone, labels};
 use runway_operator::watch::Guarded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +23,11 @@ pub trait Kind:
     /// Replicas, if it has any.
     fn replicas(&self) -> Option<Replicas> {
         None
+    }
+
+    /// Whether it has failed.
+    fn has_failed(&self) -> bool {
+        false
     }
 
     /// Leaves out what may be long and no list shows.
@@ -49,6 +54,10 @@ impl Kind for ModelDeployment {
             ready: replicas.ready.unwrap_or_default(),
             desired: replicas.desired?,
         })
+    }
+
+    fn has_failed(&self) -> bool {
+        self.status.as_ref().and_then(|status| status.phase) == Some(Phase::Failed)
     }
 
     fn shorten_spec(&mut self) {
@@ -80,6 +89,10 @@ impl Kind for AsyncActor {
             ready: status.ready_replicas.unwrap_or_default(),
             desired: status.desired_replicas?,
         })
+    }
+
+    fn has_failed(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| status.tone() == Tone::Failed)
     }
 
     fn shorten_spec(&mut self) {

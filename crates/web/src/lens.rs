@@ -18,8 +18,9 @@ use tokio::sync::{broadcast, watch as latest};
 
 use crate::caches::{Cached, Caches, Scope};
 use crate::credentials::Credential;
+use crate::gauges::Gauges;
 use crate::health::{Connection, FIRST_LIST};
-use crate::history::Step;
+use crate::history::History;
 use crate::seen::{Change, News, Seen, Trouble};
 
 /// Most namespaces that are checked one by one if the user may not list the whole cluster.
@@ -69,6 +70,8 @@ pub struct Lens {
     caches: Arc<Caches>,
     /// Permissions by plural of the kind.
     passes: Mutex<BTreeMap<String, Pass>>,
+    /// Metrics of engines, read for the pages of this session.
+    pub gauges: Gauges,
     /// The caches call with it too, for as long as there is a session.
     credential: Arc<Credential>,
 }
@@ -85,6 +88,7 @@ impl Lens {
             home,
             caches,
             passes: Mutex::default(),
+            gauges: Gauges::default(),
             credential,
         }
     }
@@ -161,7 +165,7 @@ impl Lens {
     }
 
     /// The replicas of a ModelDeployment since its kind is watched.
-    pub fn deployment_history(&self, namespace: &str, name: &str) -> Vec<Step> {
+    pub fn deployment_history(&self, namespace: &str, name: &str) -> History {
         self.history::<ModelDeployment>(namespace, name)
     }
 
@@ -181,7 +185,7 @@ impl Lens {
     }
 
     /// The replicas of an AsyncActor since its kind is watched.
-    pub fn actor_history(&self, namespace: &str, name: &str) -> Vec<Step> {
+    pub fn actor_history(&self, namespace: &str, name: &str) -> History {
         self.history::<AsyncActor>(namespace, name)
     }
 
@@ -221,12 +225,11 @@ impl Lens {
             .map(Arc::new)
     }
 
-    fn history<K: Cached>(&self, namespace: &str, name: &str) -> Vec<Step> {
+    fn history<K: Cached>(&self, namespace: &str, name: &str) -> History {
         let watched = self.caches.running::<K>(namespace);
         watched
             .iter()
-            .map(|watched| watched.histories.of(namespace, name))
-            .find(|steps| !steps.is_empty())
+            .find_map(|watched| watched.histories.of(namespace, name))
             .unwrap_or_default()
     }
 

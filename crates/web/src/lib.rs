@@ -19,7 +19,7 @@
 //! | [`gateway`] | requests to asya-gateway |
 //! | [`health`] | health of the connection to the cluster |
 //! | [`live`] | server-sent events about changes |
-//! | [`history`] | recent replica counts, for charts |
+//! | [`history`], [`gauges`] | recent replicas, rollouts and failures; recent metrics of engines; their charts |
 //! | [`refusal`], [`page`], [`pages`] | rendering and refusals; the frame of a page; the pages |
 //! | [`form`], [`moment`], [`said`] | values of forms; points in time; messages of a status |
 
@@ -30,6 +30,7 @@ pub mod crypto;
 pub mod deeds;
 pub mod form;
 pub mod gateway;
+pub mod gauges;
 pub mod guard;
 pub mod health;
 pub mod history;

@@ -98,6 +98,11 @@ impl Once {
         new
     }
 
+    /// Whether a text is long enough to be noticed and is not new.
+    pub fn is_repeated(&mut self, text: &str) -> bool {
+        text.len() >= MIN_REPEATED && !self.is_new(text)
+    }
+
     /// The text if it is new, without a part that is not, and otherwise nothing.
     pub fn text(&mut self, text: &str) -> String {
         let shown = self.0.iter().filter(|shown| shown.len() >= MIN_REPEATED);

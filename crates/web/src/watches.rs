@@ -18,7 +18,7 @@ use tokio::sync::{broadcast, watch as latest};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::health::{FIRST_LIST, Health};
-use crate::history::Histories;
+use crate::history::{Histories, State};
 use crate::kind::Kind;
 use crate::seen::{Change, News, Trouble};
 use crate::store::{Store, Used};
@@ -202,15 +202,18 @@ impl<K: Kind> Follower<K> {
         }
     }
 
-    /// Keeps the replicas of an object that was seen.
+    /// Keeps the replicas and the state of an object that was seen.
     fn note(&self, event: &Event<K>) {
         let (Event::Apply(object) | Event::InitApply(object)) = event else {
             return;
         };
-        if let Some(replicas) = object.replicas() {
-            let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-            self.histories.note(namespace, name, clock::now(), replicas);
-        }
+        let state = State {
+            generation: object.meta().generation,
+            failed: object.has_failed(),
+        };
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        self.histories
+            .note(namespace, name, clock::now(), object.replicas(), state);
     }
 
     fn stand(&self, now: Standing) {

@@ -571,3 +571,40 @@ fn form_derives_name_engine_and_gpus_from_the_address_of_a_model() {
     );
     assert!(!page.contains("does not support engine"), "{page}");
 }
+
+#[test]
+fn objects_are_boxes_and_events_of_a_deleted_predecessor_are_left_out() {
+    let event = |kind: &str, uid: &str, message: &str| {
+        json!({ "metadata": { "name": message, "namespace": "default" }, "reason": "R", "message": message, "type": "Normal",
+            "involvedObject": { "kind": kind, "name": "one", "uid": uid }, "lastTimestamp": "2026-11-21T10:00:00Z" })
+    };
+    let pod = json!({ "metadata": { "name": "one-0", "namespace": "default", "uid": "p" },
+        "spec": { "containers": [{ "name": "model" }] }, "status": { "phase": "Running" } });
+    let cluster = Cluster::start(BTreeMap::from([
+        (
+            "/apis/kubeairunway.ai/v1alpha1/modeldeployments",
+            vec![model("one", &json!({ "phase": "Running", "message": "ready" }))],
+        ),
+        (
+            "/api/v1/namespaces/default/events",
+            vec![
+                event("ModelDeployment", "one", "of this object"),
+                event("ModelDeployment", "old", "of its predecessor"),
+            ],
+        ),
+        ("/api/v1/namespaces/default/pods", vec![pod]),
+    ]));
+    let browser = Browser::at(&cluster);
+    let (status, _, page) = browser.send("GET", "/deployments/default/one", "");
+    assert_eq!(status, 200, "{page}");
+    assert!(
+        page.contains("of this object") && !page.contains("of its predecessor"),
+        "{page}"
+    );
+    assert!(page.contains("<div class=\"box "), "{page}");
+    // Only a pod of the object is read.
+    let (_, _, page) = browser.send("GET", "/deployments/default/one?pod=another", "");
+    assert!(!page.contains("id=\"pod\""), "{page}");
+    let asked = cluster.asked.lock().unwrap().clone();
+    assert!(!asked.iter().any(|line| line.contains("pods/another")), "{asked:?}");
+}

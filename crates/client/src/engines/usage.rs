@@ -20,6 +20,8 @@ pub struct Reading {
     pub tokens: Option<f64>,
     /// Used share of the KV cache, from 0 to 1: the highest of a pod with several engines.
     pub kv_cache: Option<f64>,
+    /// Times to the first token since the engine started: their sum in seconds, and their number.
+    pub first_token: [Option<f64>; 2],
 }
 
 impl Reading {
@@ -38,6 +40,11 @@ impl Reading {
             waiting: None,
             tokens: None,
             kv_cache: None,
+            first_token: [None; 2],
+        };
+        let first_token = |name: &str| {
+            let part = name.strip_prefix(engine.first_token?)?;
+            ["_sum", "_count"].iter().position(|suffix| *suffix == part)
         };
         for Sample { name, value } in samples(text).filter(|sample| sample.value.is_finite()) {
             if name == engine.running {
@@ -48,6 +55,8 @@ impl Reading {
                 reading.tokens = sum(reading.tokens, Some(value));
             } else if engine.kv_cache.contains(&name) {
                 reading.kv_cache = highest(reading.kv_cache, Some(value));
+            } else if let Some(part) = first_token(name).and_then(|part| reading.first_token.get_mut(part)) {
+                *part = sum(*part, Some(value));
             }
         }
         reading
@@ -72,13 +81,30 @@ pub struct Usage {
     /// Used share of the KV cache, from 0 to 1: the highest of all engines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<f64>,
+    /// Times to the first token between the readings: their sum in seconds, and their number.
+    #[serde(skip)]
+    pub first_token: [Option<f64>; 2],
 }
 
 impl Usage {
+    /// Mean time to the first token between the readings, in seconds. `None` if no request got one.
+    pub fn seconds_to_first_token(&self) -> Option<f64> {
+        let [sum, number] = self.first_token;
+        sum.zip(number)
+            .filter(|(_, number)| *number > 0.0)
+            .map(|(sum, number)| sum / number)
+    }
+
     /// The last reading, with the tokens since the first one. They are absent without a first reading, or if the engine has
     /// started again in between.
     pub fn between(first: Option<&Reading>, last: &Reading, elapsed: Duration) -> Self {
-        let before = first.filter(|first| first.engine == last.engine).and_then(|f| f.tokens);
+        let first = first.filter(|first| first.engine == last.engine);
+        let before = first.and_then(|first| first.tokens);
+        let since = |part: usize| {
+            let before = first?.first_token.get(part).copied()??;
+            let more = last.first_token.get(part).copied()?? - before;
+            (more >= 0.0).then_some(more)
+        };
         let tokens = last.tokens.zip(before).map(|(last, before)| last - before);
         Self {
             engine: last.engine,
@@ -88,6 +114,7 @@ impl Usage {
                 .map(|tokens| tokens / elapsed.as_secs_f64())
                 .filter(|rate| rate.is_finite() && *rate >= 0.0),
             kv_cache: last.kv_cache,
+            first_token: [since(0), since(1)],
         }
     }
 
@@ -100,6 +127,10 @@ impl Usage {
             waiting: sum(self.waiting, other.waiting),
             tokens_per_second: sum(self.tokens_per_second, other.tokens_per_second),
             kv_cache: highest(self.kv_cache, other.kv_cache),
+            first_token: [
+                sum(self.first_token[0], other.first_token[0]),
+                sum(self.first_token[1], other.first_token[1]),
+            ],
         }
     }
 }
@@ -139,6 +170,7 @@ mod tests {
             waiting,
             tokens,
             kv_cache,
+            first_token: [None; 2],
         }
     }
 
@@ -157,8 +189,33 @@ mod tests {
             (RAY, reading("vLLM on Ray", [Some(1.0), Some(2.0), Some(512.0), None])),
         ];
         for (text, wanted) in wanted {
-            assert_eq!(Reading::of(text), Some(wanted));
+            let read = Reading::of(text).map(|reading| Reading {
+                first_token: [None; 2],
+                ..reading
+            });
+            assert_eq!(read, Some(wanted));
         }
+    }
+
+    #[test]
+    fn time_to_the_first_token_is_the_mean_between_two_readings() {
+        let last = Reading::of(SGLANG).unwrap();
+        assert_eq!(last.first_token, [Some(1.5), Some(2.0)]);
+        let mean = |first: [Option<f64>; 2]| {
+            let first = Reading {
+                first_token: first,
+                ..last
+            };
+            let usage = Usage::between(Some(&first), &last, Duration::from_secs(15));
+            (
+                usage.seconds_to_first_token(),
+                usage.and(usage).seconds_to_first_token(),
+            )
+        };
+        assert_eq!(mean([Some(1.0), Some(1.0)]), (Some(0.5), Some(0.5)));
+        assert_eq!(mean(last.first_token), (None, None), "no request");
+        assert_eq!(mean([Some(9.0), Some(9.0)]), (None, None), "restarted");
+        assert_eq!(Reading::of(LLAMACPP).unwrap().first_token, [None; 2]);
     }
 
     #[test]
@@ -203,6 +260,7 @@ mod tests {
             waiting: None,
             tokens_per_second: None,
             kv_cache,
+            first_token: [None; 2],
         };
         let all = usage(Some(2.0), Some(0.2))
             .and(usage(None, Some(0.9)))

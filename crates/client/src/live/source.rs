@@ -574,10 +574,18 @@ fn is_in(document: &Document, namespace: Option<&Namespace>) -> bool {
     namespace.is_none_or(|namespace| *namespace == document.namespace().unwrap_or(DEFAULT_NAMESPACE))
 }
 
-/// The Events about a ModelDeployment of a cluster.
+/// The Events about a ModelDeployment of a cluster, without those of a deleted predecessor of that name.
 async fn events(cluster: &Cluster, md: &ModelDeployment) -> Result<Vec<Event>, cluster::Error> {
     let (namespace, name) = cluster::place(md)?;
-    cluster.events(&namespace, &name).await
+    let mut events = cluster.events(&namespace, &name).await?;
+    events.retain(|event| is_about(event, md));
+    Ok(events)
+}
+
+/// Whether an Event is about an object and not about another of its name. Events need not name a uid.
+pub fn is_about(event: &Event, object: &impl Resource) -> bool {
+    let uid = event.involved_object.uid.as_deref().filter(|uid| !uid.is_empty());
+    uid.is_none_or(|uid| object.meta().uid.as_deref() == Some(uid))
 }
 
 /// Label selector of a workload's pods.

@@ -145,6 +145,7 @@ mod tests {
             waiting: Some(0.0),
             tokens_per_second: Some(41.25),
             kv_cache,
+            first_token: [None; 2],
         }
     }
 

@@ -1,16 +1,17 @@
 //! AsyncActors: their state, queue, replicas, binding and conflicts.
 
 use askama::Template;
+use axum::extract::Query;
 use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::async_actor::{Mode, Strategy};
-use runway_api::{AsyncActor, Name, Namespace};
+use runway_api::{AsyncActor, Name, Namespace, reason};
 use runway_client::source::Source;
-use runway_client::tree::Tree;
 use runway_operator::clock;
 
-use super::deployment::{Entry, of_condition};
+use super::deployment::{Entry, amiss, of_condition_once};
+use super::objects::{self, Asked, Objects};
 use super::overview::actor_state;
 use crate::gateway;
 use crate::guard::{Asker, Of};
@@ -19,6 +20,7 @@ use crate::lens::Lens;
 use crate::moment::Moment;
 use crate::page::{self, Shell};
 use crate::refusal;
+use crate::said::{Once, Said};
 
 struct Actor {
     namespace: String,
@@ -63,7 +65,9 @@ struct One {
     /// Numbers of messages.
     messages: String,
     chart: Option<Chart>,
-    tree: Tree,
+    /// State in a message, said once.
+    said: Said,
+    objects: Objects,
     conditions: Vec<Entry>,
     yaml: String,
 }
@@ -79,7 +83,7 @@ pub async fn show(Asker(session): Asker) -> Response {
 }
 
 /// One of them.
-pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
+pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
     let Some(found) = session.lens.actor(&namespace, &name).await else {
         return refusal::absent("AsyncActor");
     };
@@ -87,14 +91,23 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response 
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
     let source = Source::from(session.lens.cluster());
     let ((depth, tree), messages) = tokio::join!(source.actor(&found), messages(&session.lens, &namespace, &name));
+    let shown = actor(&found, now);
+    let mut once = Once::default();
+    once.is_new(&shown.message);
+    let objects = objects::of(&session.lens, tree, &asked, &mut once).await;
     refusal::html(&One {
         shell: Shell::new(&session, "actors", name.to_string()).live_of("asyncactors", &namespace, &name),
-        actor: actor(&found, now),
+        said: Said::new(
+            &shown.message,
+            found.status.as_ref().and_then(|s| amiss(&s.conditions)),
+            reason::ASYNC_ACTOR,
+        ),
+        actor: shown,
         depth: depth.to_string(),
         messages,
-        tree,
-        chart: Chart::new(&session.lens.actor_history(&namespace, &name), now),
-        conditions: conditions.map(|c| of_condition(c, now)).collect(),
+        objects,
+        chart: Chart::of_replicas(&session.lens.actor_history(&namespace, &name), now),
+        conditions: conditions.map(|c| of_condition_once(c, &mut once, now)).collect(),
         yaml: page::yaml(found.as_ref()),
     })
 }

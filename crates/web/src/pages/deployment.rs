@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use askama::Template;
+use axum::extract::Query;
 use axum::response::Response;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -16,6 +17,7 @@ use runway_client::why::{self, Why};
 use runway_operator::clock;
 
 use super::deployments::Row;
+use super::objects::{self, Asked, Objects};
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
 use crate::moment::Moment;
@@ -92,6 +94,7 @@ struct Detail {
     forward: Option<Forward>,
     request: String,
     chart: Option<Chart>,
+    objects: Objects,
     entries: Vec<Entry>,
     conditions: Vec<Entry>,
     why: Option<Why>,
@@ -107,7 +110,7 @@ struct Yaml {
 }
 
 /// The page.
-pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -115,19 +118,39 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
     let now = clock::now();
     let lens = &session.lens;
     let source = Source::from(lens.cluster());
-    let (view, providers) = tokio::join!(source.view(md.as_ref().clone(), now), source.providers());
+    let (view, tree, providers) = tokio::join!(
+        source.view(md.as_ref().clone(), now),
+        source.tree_of_deployment(md.as_ref().clone(), now),
+        source.providers()
+    );
     let why = providers.ok().map(|providers| why::explain(&md, &providers, now));
-    refusal::html(&detail(&session, &view, why, now))
+    let mut once = Once::default();
+    once.is_new(&message(&view.md));
+    let objects = objects::of(lens, tree, &asked, &mut once).await;
+    refusal::html(&detail(&session, &view, objects, why, once, now))
 }
 
-fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> Detail {
+/// Message of the status.
+fn message(md: &ModelDeployment) -> String {
+    md.status
+        .as_ref()
+        .and_then(|status| status.message.clone())
+        .unwrap_or_default()
+}
+
+fn detail(
+    session: &Session,
+    view: &View,
+    objects: Objects,
+    why: Option<Why>,
+    mut once: Once,
+    now: Timestamp,
+) -> Detail {
     let md = &view.md;
     let head = Head::new(md, "status", now);
     let status = md.status.clone().unwrap_or_default();
     let provider = status.provider.clone().unwrap_or_default();
-    let message = status.message.unwrap_or_default();
-    let mut once = Once::default();
-    once.is_new(&message);
+    let message = message(md);
     let said = match status.phase {
         Some(Phase::Running) => Said::plain(&message),
         _ => Said::new(&message, cause(md.conditions()), reason::MODEL_DEPLOYMENT),
@@ -177,12 +200,13 @@ fn detail(session: &Session, view: &View, why: Option<Why>, now: Timestamp) -> D
         upstream,
         forward,
         request,
-        chart: Chart::new(
+        chart: Chart::of_replicas(
             &session.lens.deployment_history(&head.row.namespace, &head.row.name),
             now,
         ),
         conditions: conditions(md, &mut once, now),
         entries: timeline(md, &view.events, &mut once, now),
+        objects,
         why,
         missing: view.missing.clone(),
         head,
@@ -239,6 +263,12 @@ fn cause(conditions: &[Condition]) -> Option<&Condition> {
     held.or_else(|| refused.iter().find_map(|type_| conditions.when_false(type_)))
 }
 
+/// The condition that the status message of an actor or distribution is about, if it does not serve.
+pub fn amiss(conditions: &[Condition]) -> Option<&Condition> {
+    let stalled = conditions.when_true(condition::STALLED);
+    stalled.or_else(|| conditions.when_false(condition::READY))
+}
+
 /// Transitions and Events, the newest first. The messages of the transitions are in the table of the conditions.
 fn timeline(md: &ModelDeployment, events: &[Event], once: &mut Once, now: Timestamp) -> Vec<Entry> {
     let mut all: Vec<(Timestamp, Entry)> = Vec::new();
@@ -252,19 +282,7 @@ fn timeline(md: &ModelDeployment, events: &[Event], once: &mut Once, now: Timest
     let mut events: Vec<&Event> = events.iter().collect();
     events.sort_by_key(|event| std::cmp::Reverse(runway_client::events::last_seen(event)));
     for event in events {
-        let Some(when) = runway_client::events::last_seen(event) else {
-            continue;
-        };
-        let warning = event.type_.as_deref() == Some("Warning");
-        let entry = Entry {
-            when: Moment::new(when, now),
-            mood: if warning { "bad" } else { "none" },
-            what: "Event".to_owned(),
-            reason: event.reason.clone().unwrap_or_default(),
-            message: once.text(event.message.as_deref().unwrap_or_default()),
-            count: event.series.as_ref().and_then(|s| s.count).or(event.count).unwrap_or(1),
-        };
-        all.push((when, entry));
+        all.extend(of_event(event, once, now));
     }
     if let Some(created) = md.creation_timestamp() {
         let entry = Entry {
@@ -281,6 +299,21 @@ fn timeline(md: &ModelDeployment, events: &[Event], once: &mut Once, now: Timest
     all.into_iter().map(|(_, entry)| entry).take(MAX_ENTRIES).collect()
 }
 
+/// An Event as an entry, with its time. `None` if it has none.
+pub fn of_event(event: &Event, once: &mut Once, now: Timestamp) -> Option<(Timestamp, Entry)> {
+    let when = runway_client::events::last_seen(event)?;
+    let warning = event.type_.as_deref() == Some("Warning");
+    let entry = Entry {
+        when: Moment::new(when, now),
+        mood: if warning { "bad" } else { "none" },
+        what: "Event".to_owned(),
+        reason: event.reason.clone().unwrap_or_default(),
+        message: once.text(event.message.as_deref().unwrap_or_default()),
+        count: event.series.as_ref().and_then(|s| s.count).or(event.count).unwrap_or(1),
+    };
+    Some((when, entry))
+}
+
 fn conditions(md: &ModelDeployment, once: &mut Once, now: Timestamp) -> Vec<Entry> {
     let order = |type_: &str| {
         status::LIFECYCLE
@@ -290,15 +323,17 @@ fn conditions(md: &ModelDeployment, once: &mut Once, now: Timestamp) -> Vec<Entr
     };
     let mut all: Vec<_> = md.conditions().iter().collect();
     all.sort_by_key(|c| (order(&c.type_), c.type_.clone()));
-    let entry = |c| {
-        let entry = of_condition(c, now);
-        let message = match once.text(&entry.message) {
-            shown if shown.is_empty() && !entry.message.is_empty() => "see above".to_owned(),
-            message => message,
-        };
-        Entry { message, ..entry }
+    all.into_iter().map(|c| of_condition_once(c, once, now)).collect()
+}
+
+/// A condition as an entry, without a message that the page has shown.
+pub fn of_condition_once(c: &Condition, once: &mut Once, now: Timestamp) -> Entry {
+    let entry = of_condition(c, now);
+    let message = match once.text(&entry.message) {
+        shown if shown.is_empty() && !entry.message.is_empty() => "see above".to_owned(),
+        message => message,
     };
-    all.into_iter().map(entry).collect()
+    Entry { message, ..entry }
 }
 
 /// A condition as an entry.

@@ -11,6 +11,7 @@ pub mod edit;
 pub mod letters;
 pub mod login;
 pub mod logs;
+pub mod objects;
 pub mod overview;
 pub mod providers;
 pub mod stacks;

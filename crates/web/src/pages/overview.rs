@@ -238,12 +238,11 @@ fn merged(problems: Vec<Problem>) -> Vec<Problem> {
     let mut known = HashMap::new();
     for mut problem in problems {
         let key = (problem.kind, problem.state.clone(), problem.said.clone());
-        match known.get(&key).and_then(|at: &usize| all.get_mut(*at)) {
-            Some(same) => same.objects.append(&mut problem.objects),
-            None => {
-                known.insert(key, all.len());
-                all.push(problem);
-            }
+        if let Some(same) = known.get(&key).and_then(|at: &usize| all.get_mut(*at)) {
+            same.objects.append(&mut problem.objects);
+        } else {
+            known.insert(key, all.len());
+            all.push(problem);
         }
     }
     all

@@ -1,20 +1,22 @@
 //! LlamaStackDistributions: the server, and every external provider with how far it has come.
 
 use askama::Template;
+use axum::extract::Query;
 use axum::response::Response;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use runway_api::LlamaStackDistribution;
+use runway_api::{LlamaStackDistribution, reason};
 use runway_client::source::Source;
-use runway_client::tree::Tree;
 use runway_operator::clock;
 
-use super::deployment::{Entry, of_condition};
+use super::deployment::{Entry, amiss, of_condition_once};
+use super::objects::{self, Asked, Objects};
 use super::overview::stack_state;
 use crate::guard::{Asker, Of};
 use crate::moment::Moment;
 use crate::page::{self, Shell};
 use crate::refusal;
+use crate::said::{Once, Said};
 
 struct External {
     id: String,
@@ -67,7 +69,9 @@ struct Stacks {
 struct One {
     shell: Shell,
     stack: Stack,
-    tree: Tree,
+    /// State in a message, said once.
+    said: Said,
+    objects: Objects,
     conditions: Vec<Entry>,
     yaml: String,
 }
@@ -83,18 +87,27 @@ pub async fn show(Asker(session): Asker) -> Response {
 }
 
 /// One of them.
-pub async fn one(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
+pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
     let Some(found) = session.lens.distribution(&namespace, &name).await else {
         return refusal::absent("LlamaStackDistribution");
     };
     let now = clock::now();
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
     let tree = Source::from(session.lens.cluster()).tree_of_distribution(&found).await;
+    let shown = stack(&found, now);
+    let mut once = Once::default();
+    once.is_new(&shown.message);
+    let objects = objects::of(&session.lens, tree, &asked, &mut once).await;
     refusal::html(&One {
         shell: Shell::new(&session, "stacks", name.to_string()).live_of("llamastackdistributions", &namespace, &name),
-        stack: stack(&found, now),
-        tree,
-        conditions: conditions.map(|c| of_condition(c, now)).collect(),
+        said: Said::new(
+            &shown.message,
+            found.status.as_ref().and_then(|s| amiss(&s.conditions)),
+            reason::LLAMA_STACK_DISTRIBUTION,
+        ),
+        stack: shown,
+        objects,
+        conditions: conditions.map(|c| of_condition_once(c, &mut once, now)).collect(),
         yaml: page::yaml(found.as_ref()),
     })
 }
