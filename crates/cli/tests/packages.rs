@@ -6,11 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use kube::ResourceExt;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
+use kube::{Api, Client, ResourceExt};
 use runway_cli::install::kinds;
-use runway_client::manifests::{self, Release, component};
+use runway_client::manifests::{self, AGGREGATE, Release, component};
+use runway_testbed::apply::api_of;
 use runway_testbed::binaries::{self, Binaries};
+use runway_testbed::{ControlPlane, Options, PATIENCE, eventually};
 use serde_json::{Value, json};
 
 fn deploy() -> PathBuf {
@@ -336,4 +342,194 @@ fn the_charts_values_do_what_they_say() -> Result<()> {
         manifests::NAMESPACE
     );
     Ok(())
+}
+
+/// Kubernetes' own roles of users, each with the permissions of those before it.
+const ROLES: [&str; 3] = ["view", "edit", "admin"];
+
+/// A permission, and the least of [`ROLES`] that has it, if any does.
+#[derive(Debug)]
+struct Permission {
+    attributes: ResourceAttributes,
+    is_namespaced: bool,
+    least: Option<usize>,
+}
+
+/// Permissions on all kinds of the product, and on their subresources.
+fn permissions() -> Vec<Permission> {
+    let (read, write) = (
+        ["get", "list", "watch"],
+        ["create", "update", "patch", "delete", "deletecollection"],
+    );
+    let crds = manifests::all_components()
+        .into_iter()
+        .flat_map(|component| component.crds);
+    let mut all: Vec<_> = crds.flat_map(|crd| of_kind(&crd, &read, &write)).collect();
+    let own = [
+        ("queue", "get", 0),
+        ("messages", "create", 1),
+        ("dlq", "get", 2),
+        ("dlq", "update", 2),
+        ("dlq", "delete", 2),
+    ];
+    all.extend(own.map(|(subresource, verb, least)| Permission {
+        attributes: attributes("asya.sh", "asyncactors", subresource, verb),
+        is_namespaced: true,
+        least: Some(least),
+    }));
+    all
+}
+
+fn of_kind(crd: &CustomResourceDefinition, read: &[&str], write: &[&str]) -> Vec<Permission> {
+    let is_namespaced = crd.spec.scope == "Namespaced";
+    let scales = crd.spec.versions.iter().any(|version| {
+        let subresources = version.subresources.as_ref();
+        subresources.is_some_and(|subresources| subresources.scale.is_some())
+    });
+    let of_writers = Some(if is_namespaced { 1 } else { 2 });
+    let mut rows = Vec::new();
+    rows.extend(read.iter().map(|verb| ("", *verb, Some(0))));
+    rows.extend(write.iter().map(|verb| ("", *verb, of_writers)));
+    rows.extend(["update", "patch"].map(|verb| ("status", verb, None)));
+    rows.push(("finalizers", "update", None));
+    if is_namespaced {
+        rows.push(("status", "get", Some(0)));
+    }
+    if scales {
+        rows.extend([
+            ("scale", "get", Some(0)),
+            ("scale", "update", Some(1)),
+            ("scale", "patch", Some(1)),
+        ]);
+    }
+    let of = |(subresource, verb, least)| Permission {
+        attributes: attributes(&crd.spec.group, &crd.spec.names.plural, subresource, verb),
+        is_namespaced,
+        least,
+    };
+    rows.into_iter().map(of).collect()
+}
+
+fn attributes(group: &str, resource: &str, subresource: &str, verb: &str) -> ResourceAttributes {
+    ResourceAttributes {
+        group: Some(group.to_owned()),
+        resource: Some(resource.to_owned()),
+        subresource: Some(subresource.to_owned()),
+        verb: Some(verb.to_owned()),
+        ..ResourceAttributes::default()
+    }
+}
+
+/// Same as `kubectl auth can-i --as USER`.
+async fn may(client: &Client, user: &str, namespace: Option<&str>, attributes: &ResourceAttributes) -> Result<bool> {
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.to_owned()),
+            resource_attributes: Some(ResourceAttributes {
+                namespace: namespace.map(str::to_owned),
+                ..attributes.clone()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+/// Each user has the permissions of their role on each kind; without aggregation, none.
+async fn roles_hold(client: &Client, is_aggregated: bool) -> Result<()> {
+    for permission in permissions() {
+        let attributes = &permission.attributes;
+        for (rank, role) in ROLES.iter().enumerate() {
+            let wanted = is_aggregated && permission.least.is_some_and(|least| least <= rank);
+            let in_namespace = wanted && permission.is_namespaced;
+            let namespace = permission.is_namespaced.then_some("default");
+            let elsewhere = permission.is_namespaced.then_some("elsewhere");
+            for (user, namespace, wanted) in [
+                ("team", namespace, in_namespace),
+                ("team", elsewhere, false),
+                ("cluster", elsewhere, wanted),
+            ] {
+                let found = may(client, &format!("{role}-of-{user}"), namespace, attributes).await?;
+                ensure!(
+                    found == wanted,
+                    "{role} of {user} in {namespace:?}: {found} for {permission:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Users with Kubernetes' own roles in a namespace, and in the cluster.
+async fn bind_roles(client: &Client) -> Result<()> {
+    let group = "rbac.authorization.k8s.io";
+    for role in ROLES {
+        for (user, kind, namespace) in [
+            ("team", "RoleBinding", Some("default")),
+            ("cluster", "ClusterRoleBinding", None),
+        ] {
+            let name = format!("{role}-of-{user}");
+            let binding = json!({ "apiVersion": format!("{group}/v1"), "kind": kind,
+                "metadata": { "name": name, "namespace": namespace },
+                "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": role },
+                "subjects": [{ "kind": "User", "name": name, "apiGroup": group }] });
+            let binding: DynamicObject = serde_json::from_value(binding)?;
+            api_of(client, &binding)
+                .await?
+                .create(&PostParams::default(), &binding)
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn roles_of_kubernetes_contain_our_kinds_by_every_way() -> Result<()> {
+    let cluster = ControlPlane::start(Options::default()).await?;
+    let client = cluster.admin_client().await?;
+    bind_roles(&client).await?;
+    let kubectl = Binaries::ensure()?.kubectl;
+    let unaggregated = Release {
+        aggregation: false,
+        ..Release::default()
+    };
+    // Each takes the permissions of the one before away, or grants them again.
+    let ways = [
+        ("the command", of_the_command(&Release::default())?, true),
+        ("the command without aggregation", of_the_command(&unaggregated)?, false),
+        (
+            "install.yaml",
+            objects(&std::fs::read_to_string(deploy().join("install.yaml"))?)?,
+            true,
+        ),
+        (
+            "the chart without aggregation",
+            template(&["--set", "roles.aggregate=false"])?,
+            false,
+        ),
+        ("the chart", template(&[])?, true),
+        ("the command without aggregation", of_the_command(&unaggregated)?, false),
+        (
+            "kustomize",
+            objects(&run(&kubectl, &["kustomize", "kustomize"])?)?,
+            true,
+        ),
+    ];
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    for (way, objects, is_aggregated) in ways {
+        for object in objects.values().filter(|object| object["kind"] == "ClusterRole") {
+            let role: ClusterRole = serde_json::from_value(object.clone())?;
+            if role.labels().keys().any(|label| label.starts_with(AGGREGATE)) {
+                let manager = PatchParams::apply("test").force();
+                roles.patch(&role.name_any(), &manager, &Patch::Apply(object)).await?;
+            }
+        }
+        // Kubernetes adds up its roles in the background.
+        eventually(PATIENCE, async || roles_hold(&client, is_aggregated).await)
+            .await
+            .context(way)?;
+    }
+    cluster.stop().await
 }

@@ -99,7 +99,8 @@ pub(super) fn of_users() -> Vec<DynamicObject> {
                 rule(group, &["modeldeployments/status", "modeldeployments/scale"], &["get"]),
                 rule(llama_stack, &[distributions], read),
                 rule(llama_stack, &["llamastackdistributions/status"], &["get"]),
-                rule(asya, &["asyncactors/queue"], &["get"]),
+                rule(asya, &["asyncactors"], read),
+                rule(asya, &["asyncactors/status", "asyncactors/queue"], &["get"]),
             ],
         ),
         user_role(
@@ -108,6 +109,7 @@ pub(super) fn of_users() -> Vec<DynamicObject> {
                 rule(group, &["modeldeployments"], write),
                 rule(group, &["modeldeployments/scale"], &["update", "patch"]),
                 rule(llama_stack, &[distributions], write),
+                rule(asya, &["asyncactors"], write),
                 rule(asya, &["asyncactors/messages"], &["create"]),
             ],
         ),
