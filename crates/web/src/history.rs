@@ -176,7 +176,7 @@ impl Chart {
     /// A chart of these values until `now`. `None` if there are none.
     pub fn new(
         title: &'static str,
-        series: Vec<Series>,
+        series: &[Series],
         marks: &[(Timestamp, Mark)],
         write: fn(f64) -> String,
         now: Timestamp,
@@ -214,11 +214,11 @@ impl Chart {
                 .collect(),
             is_step: true,
         };
-        let all = vec![
+        let all = [
             series("wanted", "desired", |r| r.desired),
             series("ready", "ready", |r| r.ready),
         ];
-        let chart = Self::new("Replicas", all, &history.marks, count, now)?;
+        let chart = Self::new("Replicas", &all, &history.marks, count, now)?;
         // Half a replica is no use on the axis.
         let half = if chart.half.contains('.') {
             String::new()
@@ -383,12 +383,12 @@ mod tests {
                 is_step: false,
             }]
         };
-        let chart = Chart::new("Tokens", series(values), &[(at(1), Mark::Failure)], count, at(7260)).unwrap();
+        let chart = Chart::new("Tokens", &series(values), &[(at(1), Mark::Failure)], count, at(7260)).unwrap();
         assert_eq!(chart.lines[0].parts.len(), 2, "{chart:?}");
         assert_eq!((chart.from.as_str(), chart.most.as_str()), ("60m", "4"));
         assert!(chart.marks.is_empty());
-        assert!(Chart::new("Tokens", series(vec![(at(0), None)]), &[], count, at(1)).is_none());
-        let zero = Chart::new("Tokens", series(vec![(at(0), Some(0.0))]), &[], count, at(0)).unwrap();
+        assert!(Chart::new("Tokens", &series(vec![(at(0), None)]), &[], count, at(1)).is_none());
+        let zero = Chart::new("Tokens", &series(vec![(at(0), Some(0.0))]), &[], count, at(0)).unwrap();
         assert_eq!(zero.lines[0].parts, ["352.0,100.0"]);
     }
 }

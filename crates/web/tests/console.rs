@@ -456,7 +456,7 @@ fn overview_lists_each_fault_once_and_before_unused_providers() {
     };
     let waiting = json!({ "phase": "Running", "provider": { "name": "silent" },
         "conditions": [condition("ProviderUnavailable", "True", "ProviderUnavailable", "Provider 'silent' sends no heartbeat")] });
-    let now = jiff::Timestamp::now().to_string();
+    let now = runway_operator::clock::now().to_string();
     let missing = condition(
         "UpstreamReady",
         "False",
@@ -510,7 +510,7 @@ fn overview_of_an_empty_cluster_lists_the_next_commands() {
             "{command}: {page}"
         );
     }
-    let now = jiff::Timestamp::now().to_string();
+    let now = runway_operator::clock::now().to_string();
     let fine = condition("UpstreamReady", "True", "NoUpstream", "");
     let browser = Browser::at(&cluster_of(Vec::new(), vec![provider("direct", true, &now, &fine)]));
     let (_, _, page) = browser.send("GET", "/", "");
@@ -546,7 +546,7 @@ fn a_page_says_a_message_once_and_folds_a_long_one() {
 
 #[test]
 fn form_derives_name_engine_and_gpus_from_the_address_of_a_model() {
-    let now = jiff::Timestamp::now().to_string();
+    let now = runway_operator::clock::now().to_string();
     let fine = condition("UpstreamReady", "True", "NoUpstream", "");
     let form = "metadata.namespace=default&then=preview&spec.model.id=https://huggingface.co/Org/7B-chat/tree/main";
     let browser = Browser::at(&cluster_of(Vec::new(), vec![provider("direct", true, &now, &fine)]));

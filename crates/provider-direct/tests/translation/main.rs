@@ -6,8 +6,6 @@ mod properties;
 mod registration;
 mod settings;
 
-use std::path::Path;
-
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
 use runway_api::ModelDeployment;

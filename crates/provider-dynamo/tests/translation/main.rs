@@ -12,7 +12,6 @@ mod flags;
 mod properties;
 mod registration;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use runway_api::ModelDeployment;

@@ -11,7 +11,6 @@ mod crd;
 mod properties;
 mod registration;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use runway_api::ModelDeployment;

@@ -12,8 +12,6 @@ mod properties;
 mod registration;
 mod scaling;
 
-use std::path::Path;
-
 use runway_api::ModelDeployment;
 use runway_provider::conformance::fields::documents;
 use runway_provider::{Installed, Provider, Request, Translation, Upstream};

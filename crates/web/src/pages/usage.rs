@@ -81,7 +81,7 @@ fn charts(history: &History, values: &Values, now: Timestamp) -> Vec<Chart> {
             is_step: false,
         }
     };
-    let chart = |title, all, write| Chart::new(title, all, &history.marks, write, now);
+    let chart = |title, all: Vec<Series>, write| Chart::new(title, &all, &history.marks, write, now);
     let requests = vec![
         series("other", "waiting", |usage| usage.waiting),
         series("ready", "running", |usage| usage.running),
