@@ -63,9 +63,9 @@ test('a model is made, runs, is edited and deleted by clicks; the page follows b
   assert.deepEqual(await page.locator('[aria-invalid=true]').evaluateAll((all) => all.map((e) => e.name)), ['spec.model.id']);
 
   await page.getByLabel('Model', { exact: true }).fill('https://huggingface.co/google/gemma-3-1b-it-qat-q8_0-gguf');
-  await preview.getByText('llamacpp', { exact: true }).waitFor();
+  // KAITO needs an image for this engine: the field is marked, and its group opens.
+  await page.getByText('it cannot be derived').first().waitFor();
   await page.getByLabel('Name', { exact: true }).fill('by-clicks');
-  await page.getByText('Engine, provider and image').click();
   await page.getByText('Replicas and resources').click();
   await page.getByLabel('Image').fill('ghcr.io/sozercan/llama-cpp-runner:latest');
   await page.getByLabel('Replicas', { exact: true }).fill('two');
@@ -200,7 +200,7 @@ test('with the keyboard alone', async () => {
         return [at.labels?.[0]?.textContent || at.textContent || at.name, style.outlineStyle !== 'none' && at.getBoundingClientRect().width > 0];
       });
       assert.ok(visible, `the focus on '${text}' cannot be seen`);
-      if (text.trim().startsWith(name)) return;
+      if (`${text.trim()} `.startsWith(`${name} `)) return;
     }
     assert.fail(`no way to '${name}' with Tab`);
   };
@@ -212,8 +212,7 @@ test('with the keyboard alone', async () => {
   await page.waitForURL('**/new');
   await tabTo('Model');
   await page.keyboard.type('google/by-keys-gguf');
-  await tabTo('Engine, provider and image');
-  await press('Enter');
+  await page.getByLabel('Image').waitFor();
   await tabTo('Image');
   await page.keyboard.type('example.org/llama:1');
   await page.locator('#preview').getByText('kind: InferenceSet').waitFor();

@@ -72,7 +72,7 @@ impl Gauges {
         }
     }
 
-    /// Starts to read a model, or goes on.
+    /// Starts or continues to read a model.
     fn read(&self, cluster: &Arc<Cluster>, md: &Arc<ModelDeployment>) -> latest::Receiver<Values> {
         let key = (md.namespace().unwrap_or_default(), md.name_any());
         let mut all = self.0.lock();

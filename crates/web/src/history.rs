@@ -219,7 +219,7 @@ impl Chart {
             series("ready", "ready", |r| r.ready),
         ];
         let chart = Self::new("Replicas", &all, &history.marks, count, now)?;
-        // Half a replica is no use on the axis.
+        // There are no halves of replicas.
         let half = if chart.half.contains('.') {
             String::new()
         } else {

@@ -7,7 +7,7 @@ use runway_api::reason::Explained;
 const MAX_CAUSE: usize = 180;
 /// Remedies that are not an action.
 const NO_ACTION: [&str; 2] = ["Nothing", "Wait"];
-/// Shortest text that is left out of a longer one, in bytes.
+/// Shortest text that is omitted from a longer one, in bytes.
 const MIN_REPEATED: usize = 20;
 
 /// A message of a status.

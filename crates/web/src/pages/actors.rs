@@ -10,7 +10,7 @@ use runway_api::{AsyncActor, Name, Namespace, reason};
 use runway_client::source::Source;
 use runway_operator::clock;
 
-use super::deployment::{Entry, amiss, of_condition_once};
+use super::entries::{Entry, amiss, of_condition_once};
 use super::objects::{self, Asked, Objects};
 use super::overview::actor_state;
 use crate::gateway;

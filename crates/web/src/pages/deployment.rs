@@ -17,6 +17,7 @@ use runway_client::why::{self, Why};
 use runway_operator::clock;
 
 use super::deployments::Row;
+use super::entries::{Entry, of_condition, of_condition_once, of_event};
 use super::objects::{self, Asked, Objects};
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
@@ -30,22 +31,6 @@ use crate::sessions::Session;
 const KINDS: &str = "modeldeployments,inferenceproviderconfigs";
 /// Entries of the timeline.
 const MAX_ENTRIES: usize = 60;
-
-/// Something that happened.
-pub struct Entry {
-    /// Time.
-    pub when: Moment,
-    /// CSS class.
-    pub mood: &'static str,
-    /// Title.
-    pub what: String,
-    /// Reason.
-    pub reason: String,
-    /// Message.
-    pub message: String,
-    /// Number of occurrences.
-    pub count: i32,
-}
 
 /// Head of all pages about one ModelDeployment.
 pub struct Head {
@@ -263,12 +248,6 @@ fn cause(conditions: &[Condition]) -> Option<&Condition> {
     held.or_else(|| refused.iter().find_map(|type_| conditions.when_false(type_)))
 }
 
-/// The condition that the status message of an actor or distribution is about, if it does not serve.
-pub fn amiss(conditions: &[Condition]) -> Option<&Condition> {
-    let stalled = conditions.when_true(condition::STALLED);
-    stalled.or_else(|| conditions.when_false(condition::READY))
-}
-
 /// Transitions and Events, the newest first. The messages of the transitions are in the table of the conditions.
 fn timeline(md: &ModelDeployment, events: &[Event], once: &mut Once, now: Timestamp) -> Vec<Entry> {
     let mut all: Vec<(Timestamp, Entry)> = Vec::new();
@@ -299,21 +278,6 @@ fn timeline(md: &ModelDeployment, events: &[Event], once: &mut Once, now: Timest
     all.into_iter().map(|(_, entry)| entry).take(MAX_ENTRIES).collect()
 }
 
-/// An Event as an entry, with its time. `None` if it has none.
-pub fn of_event(event: &Event, once: &mut Once, now: Timestamp) -> Option<(Timestamp, Entry)> {
-    let when = runway_client::events::last_seen(event)?;
-    let warning = event.type_.as_deref() == Some("Warning");
-    let entry = Entry {
-        when: Moment::new(when, now),
-        mood: if warning { "bad" } else { "none" },
-        what: "Event".to_owned(),
-        reason: event.reason.clone().unwrap_or_default(),
-        message: once.text(event.message.as_deref().unwrap_or_default()),
-        count: event.series.as_ref().and_then(|s| s.count).or(event.count).unwrap_or(1),
-    };
-    Some((when, entry))
-}
-
 fn conditions(md: &ModelDeployment, once: &mut Once, now: Timestamp) -> Vec<Entry> {
     let order = |type_: &str| {
         status::LIFECYCLE
@@ -324,38 +288,6 @@ fn conditions(md: &ModelDeployment, once: &mut Once, now: Timestamp) -> Vec<Entr
     let mut all: Vec<_> = md.conditions().iter().collect();
     all.sort_by_key(|c| (order(&c.type_), c.type_.clone()));
     all.into_iter().map(|c| of_condition_once(c, once, now)).collect()
-}
-
-/// A condition as an entry, without a message that the page has shown.
-pub fn of_condition_once(c: &Condition, once: &mut Once, now: Timestamp) -> Entry {
-    let entry = of_condition(c, now);
-    let message = match once.text(&entry.message) {
-        shown if shown.is_empty() && !entry.message.is_empty() => "see above".to_owned(),
-        message => message,
-    };
-    Entry { message, ..entry }
-}
-
-/// A condition as an entry.
-pub fn of_condition(c: &Condition, now: Timestamp) -> Entry {
-    let mood = match c.status.as_str() {
-        "True" if c.type_ == condition::STALLED => "bad",
-        "Unknown" => "none",
-        _ if condition::is_amiss(c) => "open",
-        _ => "good",
-    };
-    Entry {
-        when: Moment::new(c.last_transition_time.0, now),
-        mood,
-        what: if c.status == "True" {
-            c.type_.clone()
-        } else {
-            format!("not {}", c.type_)
-        },
-        reason: c.reason.clone(),
-        message: c.message.clone(),
-        count: 1,
-    }
 }
 
 #[cfg(test)]

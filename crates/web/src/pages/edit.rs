@@ -41,6 +41,8 @@ const MODEL: &str = "spec.model.id";
 const NAME: &str = "metadata.name";
 /// Path of the engine.
 const ENGINE: &str = "spec.engine.type";
+/// Beginning of the message about an engine that does not follow from the model.
+const NOT_DERIVED: &str = "it cannot be derived";
 /// Path of the number of GPUs.
 const GPUS: &str = "spec.resources.gpu.count";
 
@@ -262,12 +264,12 @@ impl<'a> Draft<'a> {
         let choices = match deploy::work_out(&wish, &self.providers, clock::now()) {
             Ok(worked) => worked.choices,
             Err(deploy::Error::NoProviders) => {
-                let text = "it cannot be derived, because no provider is registered; to install one, run: kubeairunway provider install NAME";
-                form::mark(&mut self.faults, ENGINE, text);
+                let text = "no provider is registered; to install one, run: kubeairunway provider install NAME";
+                form::mark(&mut self.faults, ENGINE, &format!("{NOT_DERIVED}: {text}"));
                 return;
             }
             Err(deploy::Error::NoEngine { tried, .. }) => {
-                let text = format!("it cannot be derived: {tried}");
+                let text = format!("{NOT_DERIVED}: {tried}");
                 form::mark(&mut self.faults, ENGINE, &text);
                 return;
             }
@@ -392,7 +394,7 @@ impl<'a> Draft<'a> {
             };
             let (missing, wrong) = std::mem::take(&mut self.faults)
                 .into_iter()
-                .partition(|(path, _)| !path.is_empty() && empty(path));
+                .partition(|(path, text)| !path.is_empty() && empty(path) && !text.starts_with(NOT_DERIVED));
             self.faults = wrong;
             open = listed(&missing);
         }

@@ -8,6 +8,7 @@ pub mod deployment;
 pub mod deployments;
 pub mod diff;
 pub mod edit;
+pub mod entries;
 pub mod letters;
 pub mod login;
 pub mod logs;

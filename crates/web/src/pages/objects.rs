@@ -12,7 +12,7 @@ use runway_operator::clock;
 use runway_operator::telemetry::chain;
 use serde::Deserialize;
 
-use super::deployment::{Entry, of_event};
+use super::entries::{Entry, of_event};
 use crate::lens::Lens;
 use crate::said::Once;
 
@@ -78,7 +78,7 @@ impl Boxes<'_> {
     }
 }
 
-/// The objects of a page, with a chosen pod if it is one of them. Their texts are left out if the page has shown them.
+/// The objects of a page, with a chosen pod if it is one of them. Texts that the page has shown are omitted.
 pub async fn of(lens: &Lens, mut tree: Tree, asked: &Asked, once: &mut Once) -> Objects {
     silence(&mut tree.root, once);
     let chosen = match asked.pod.parse::<Name>() {

@@ -9,7 +9,7 @@ use runway_api::{LlamaStackDistribution, reason};
 use runway_client::source::Source;
 use runway_operator::clock;
 
-use super::deployment::{Entry, amiss, of_condition_once};
+use super::entries::{Entry, amiss, of_condition_once};
 use super::objects::{self, Asked, Objects};
 use super::overview::stack_state;
 use crate::guard::{Asker, Of};

@@ -81,7 +81,7 @@ fn charts(history: &History, values: &Values, now: Timestamp) -> Vec<Chart> {
             is_step: false,
         }
     };
-    let chart = |title, all: Vec<Series>, write| Chart::new(title, &all, &history.marks, write, now);
+    let chart = |title, all: &[Series], write| Chart::new(title, all, &history.marks, write, now);
     let requests = vec![
         series("other", "waiting", |usage| usage.waiting),
         series("ready", "running", |usage| usage.running),
@@ -91,10 +91,10 @@ fn charts(history: &History, values: &Values, now: Timestamp) -> Vec<Chart> {
     let cache = vec![series("ready", "used", |usage| usage.kv_cache)];
     let all = [
         Chart::of_replicas(history, now),
-        chart("Requests", requests, count),
-        chart("Tokens per second", tokens, count),
-        chart("Time to first token", first, |seconds| format!("{seconds:.2} s")),
-        chart("KV cache", cache, |share| format!("{:.0}%", share * 100.0)),
+        chart("Requests", &requests, count),
+        chart("Tokens per second", &tokens, count),
+        chart("Time to first token", &first, |seconds| format!("{seconds:.2} s")),
+        chart("KV cache", &cache, |share| format!("{:.0}%", share * 100.0)),
     ];
     all.into_iter().flatten().collect()
 }
