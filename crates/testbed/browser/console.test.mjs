@@ -68,6 +68,7 @@ test('a model is made, runs, is edited and deleted by clicks; the page follows b
   await page.getByLabel('Name', { exact: true }).fill('by-clicks');
   await page.getByText('Replicas and resources').click();
   await page.getByLabel('Image').fill('ghcr.io/sozercan/llama-cpp-runner:latest');
+  await preview.getByText('kind: InferenceSet').waitFor();
   await page.getByLabel('Replicas', { exact: true }).fill('two');
   await preview.getByText('1 field is invalid').waitFor();
   assert.equal(await page.getByLabel('Replicas', { exact: true }).getAttribute('aria-invalid'), 'true');
