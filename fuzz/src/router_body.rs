@@ -4,7 +4,7 @@
 //! The input is two parts with a NUL between: the name that the engine knows, and the body.
 
 use bytes::{Buf as _, Bytes};
-use runway_gateway::asked::Asked;
+use runway_router::asked::Asked;
 use serde_json::Value;
 
 const MAX_MESSAGE: usize = 1024;

@@ -3,7 +3,7 @@
 //! The input is two parts with a NUL between: the name of the caller, and the file.
 
 use jiff::Timestamp;
-use runway_gateway::keys::Keys;
+use runway_router::keys::Keys;
 use serde_json::Value;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;

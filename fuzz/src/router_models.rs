@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use runway_gateway::engine;
-use runway_gateway::model::{Model, State};
-use runway_gateway::table::{Table, choose, key};
+use runway_router::engine;
+use runway_router::model::{Model, State};
+use runway_router::table::{Table, choose, key};
 use serde_json::Value;
 
 pub fn run(data: &[u8]) {

@@ -23,7 +23,6 @@ use runway_asya_operator::targets::{
 };
 use runway_client::manifests::permissions::{Guarded, KINDS};
 use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET, confinement};
-use runway_gateway::routes::kinds::{GATEWAY, HTTP_ROUTE};
 use runway_llama_stack_operator::kinds;
 use runway_operator::access::{by_scope, rule};
 use runway_operator::autoscaler::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
@@ -33,6 +32,7 @@ use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
 use runway_provider_kuberay::KubeRay;
+use runway_router::routes::kinds::{GATEWAY, HTTP_ROUTE};
 use runway_testbed::audit::Request;
 use runway_testbed::engine::MODELS;
 use runway_testbed::traffic::{Begun, client};
@@ -227,7 +227,7 @@ async fn router_works(bed: &Bed) -> Result<()> {
     let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "models" }, "rules": reads });
     bed.apply(&role).await?;
     bind(bed, "system:serviceaccount:default:caller", "models", Some(NAMESPACE)).await?;
-    let token = tokens::token(&bed.admin, NAMESPACE, "caller", &[runway_gateway::AUDIENCE]).await?;
+    let token = tokens::token(&bed.admin, NAMESPACE, "caller", &[runway_router::AUDIENCE]).await?;
 
     let (_router, address) = bed.router().await?;
     eventually(PATIENCE, async || {

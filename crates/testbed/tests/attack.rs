@@ -21,7 +21,7 @@ use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use runway_api::{ModelDeployment, labels};
 use runway_client::manifests::{self, gateway, router};
-use runway_gateway::AUDIENCE;
+use runway_router::AUDIENCE;
 use runway_testbed::pipeline::Broker;
 use runway_testbed::traffic::client::{Begun, chat, request};
 use runway_testbed::{RabbitMq, RabbitMqOptions, audit, eventually, programs, tokens};

@@ -11,8 +11,8 @@ use runway_client::check::{self, Level, Observed};
 use runway_client::documents::Documents;
 use runway_client::tree::Health;
 use runway_client::{endpoint, status, tree};
-use runway_gateway::model::{Model, State};
 use runway_golden::Case;
+use runway_router::model::{Model, State};
 use serde_json::{Value, json};
 
 /// Tests with golden files that contain statuses of ModelDeployments.

@@ -83,7 +83,7 @@ pub(super) async fn start(optimized: bool) -> Result<(Bed, Programs)> {
     let built = cluster::Programs::build(optimized).await?;
     let programs = Programs::in_folder(|name| built.path(name));
     step("starting etcd, kube-apiserver and kube-controller-manager");
-    let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+    let bed = Bed::start(ModelDeployment::crd(), &runway_router::access()).await?;
     Ok((bed, programs))
 }
 

@@ -139,7 +139,7 @@ impl<'a> Stage<'a> {
         let through_router = Way {
             name: "router",
             to: installed.service(NAMESPACE, router::NAME),
-            token: tokens::token(&installed.client(), "default", CALLER, &[runway_gateway::AUDIENCE]).await?,
+            token: tokens::token(&installed.client(), "default", CALLER, &[runway_router::AUDIENCE]).await?,
             model: NAME.to_owned(),
         };
         let load = Load::begin(&[through_router, installed.at_service()]);

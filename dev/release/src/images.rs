@@ -78,12 +78,12 @@ const PROGRAMS: [Program; 13] = [
     ),
     program(
         "kubeairunway-gateway",
-        "runway-gateway",
+        "runway-router",
         "The model router: one address for all models of a cluster",
     ),
     program(
         "kubeairunway-gateway-routes",
-        "runway-gateway",
+        "runway-router",
         "Controller of HTTPRoutes: models at a Gateway of the cluster",
     ),
     Program {
@@ -260,7 +260,7 @@ mod tests {
         // Cargo.lock holds idna_adapter 1.0, which rejects host names outside ASCII: 1.2 brings ICU (15 crates).
         ("runway-asya-sidecar", 137),
         ("runway-asya-gateway", 228),
-        ("runway-gateway", 193),
+        ("runway-router", 193),
         // lapin's TLS brings a key store of PKCS #12 (45 crates) without a switch, and roots for machines that have none.
         ("runway-asya-operator", 266),
         // It links the operators and the model router, for the permissions that it installs; the check of Llama Stack providers

@@ -43,7 +43,7 @@ pub fn router() -> Component {
             https: true,
             from: Origin::Labelled(CLIENTS_LABEL),
         }],
-        access: runway_gateway::access(),
+        access: runway_router::access(),
         ..Component::new(NAME)
     }
     .with_authority()

@@ -13,8 +13,8 @@ pub const NAME: &str = labels::GATEWAY_MANAGER;
 /// The routes controller.
 pub fn routes() -> Component {
     Component {
-        access: runway_gateway::routes::access(),
-        access_in_namespace: runway_gateway::routes::access_in_namespace(),
+        access: runway_router::routes::access(),
+        access_in_namespace: runway_router::routes::access_in_namespace(),
         ..Component::new(NAME)
     }
 }

@@ -341,12 +341,12 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
             Some("--keys-dir=/nowhere".to_owned()),
             self.namespaces.argument(),
         ];
-        let args: runway_gateway::Args = parsed(args.into_iter().flatten())?;
+        let args: runway_router::Args = parsed(args.into_iter().flatten())?;
         let client = self.cluster.client(labels::ROUTER_MANAGER, &[]).await?;
         let shutdown = CancellationToken::new();
         let process = self.within(alone(client, shutdown.clone()));
         let running = Running::spawn(shutdown, async move {
-            let ended = runway_gateway::run(process, args).await;
+            let ended = runway_router::run(process, args).await;
             assert!(ended.is_ok(), "{ended:?}");
         });
         Ok((running, address))
@@ -355,13 +355,13 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
     /// The routes controller with these arguments.
     pub async fn routes(&self, args: &[&str]) -> Result<Running> {
         self.grant(&routes::routes()).await?;
-        let args: runway_gateway::routes::Args = parsed(args.iter().map(ToString::to_string))?;
+        let args: runway_router::routes::Args = parsed(args.iter().map(ToString::to_string))?;
         let client = self.cluster.client(labels::GATEWAY_MANAGER, &[]).await?;
         let shutdown = CancellationToken::new();
         let process = self.within(alone(client, shutdown.clone()));
         Ok(Running::spawn(
             shutdown,
-            runway_gateway::routes::run(process, args.into()),
+            runway_router::routes::run(process, args.into()),
         ))
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn page() -> String {
         &mut page,
         "kubeairunway-gateway",
         "Reported by the model router on `--admin-address`. The series of a model end with its ModelDeployment.",
-        runway_gateway::metrics::METRICS.iter().map(Row::from),
+        runway_router::metrics::METRICS.iter().map(Row::from),
     );
     section(
         &mut page,

@@ -1,15 +1,15 @@
-//! `kubeairunway-gateway`: the model router as a process.
+//! `gateway-on-loopback`: the model router, which finds the engine of every Service on this machine, at the port of the Service.
+//! For tests and benchmarks that have no DNS of a cluster.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use runway_api::labels;
-use runway_gateway::{Args, run};
 use runway_operator::process::{self, ProcessArgs};
+use runway_router::engine::loopback;
+use runway_router::{Args, run_with};
 
-/// Serves all models of the cluster at one OpenAI-compatible address.
 #[derive(Debug, Parser)]
-#[command(name = "kubeairunway-gateway", version)]
 struct Command {
     #[command(flatten)]
     process: ProcessArgs,
@@ -21,7 +21,7 @@ struct Command {
 async fn main() -> ExitCode {
     let Command { process, args } = Command::parse();
     process::server(labels::ROUTER_MANAGER, "gateway", &process, async |process| {
-        run(process, args).await
+        run_with(process, args, loopback()).await
     })
     .await
 }

@@ -11,7 +11,7 @@ const CYCLES: usize = 500;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_request_to_a_sleeping_model_is_answered_although_processes_are_killed() -> Result<()> {
-    let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+    let bed = Bed::start(ModelDeployment::crd(), &runway_router::access()).await?;
     let programs = Programs {
         router: env!("CARGO_BIN_EXE_gateway-on-loopback").into(),
         engine: env!("CARGO_BIN_EXE_gateway-test-engine").into(),

@@ -19,7 +19,7 @@ const MEMORY_KIB: usize = HELD * 32;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_held_requests_have_bounded_memory_and_are_answered() -> Result<()> {
-    let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+    let bed = Bed::start(ModelDeployment::crd(), &runway_router::access()).await?;
     bed.model(NAMESPACE, "one", "llama", 0).await?;
     let program = Path::new(env!("CARGO_BIN_EXE_kubeairunway-gateway"));
     let limits = ["caller", "model"].map(|of| format!("--largest-requests-of-{of}={HELD}"));
@@ -47,7 +47,7 @@ async fn held_request_is_sent_once_the_status_names_a_running_engine_and_not_aft
     const AT_ONCE: Duration = Duration::from_millis(400);
     /// The machine may be busy.
     const ATTEMPTS: usize = 5;
-    let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+    let bed = Bed::start(ModelDeployment::crd(), &runway_router::access()).await?;
     let router = Router::start(&bed, Path::new(env!("CARGO_BIN_EXE_gateway-on-loopback")), &[]).await?;
     let engine = Path::new(env!("CARGO_BIN_EXE_gateway-test-engine"));
     let model = Model::create(&bed, engine, "one", 1, &[]).await?;

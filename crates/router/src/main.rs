@@ -1,15 +1,15 @@
-//! `gateway-on-loopback`: the model router, which finds the engine of every Service on this machine, at the port of the Service.
-//! For tests and benchmarks that have no DNS of a cluster.
+//! `kubeairunway-gateway`: the model router as a process.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use runway_api::labels;
-use runway_gateway::engine::loopback;
-use runway_gateway::{Args, run_with};
 use runway_operator::process::{self, ProcessArgs};
+use runway_router::{Args, run};
 
+/// Serves all models of the cluster at one OpenAI-compatible address.
 #[derive(Debug, Parser)]
+#[command(name = "kubeairunway-gateway", version)]
 struct Command {
     #[command(flatten)]
     process: ProcessArgs,
@@ -21,7 +21,7 @@ struct Command {
 async fn main() -> ExitCode {
     let Command { process, args } = Command::parse();
     process::server(labels::ROUTER_MANAGER, "gateway", &process, async |process| {
-        run_with(process, args, loopback()).await
+        run(process, args).await
     })
     .await
 }

@@ -21,11 +21,11 @@ use futures::StreamExt as _;
 use kube::{Api, CustomResourceExt as _};
 use parking_lot::Mutex;
 use runway_api::ModelDeployment;
-use runway_gateway::engine::loopback;
-use runway_gateway::{AUDIENCE, Args, run_on};
 use runway_http::Limits;
 use runway_operator::process::Process;
 use runway_operator::trace::Traces;
+use runway_router::engine::loopback;
+use runway_router::{AUDIENCE, Args, run_on};
 use runway_testbed::tokens::token;
 use runway_testbed::traffic::Bed;
 use runway_testbed::traffic::client::request;
@@ -57,7 +57,7 @@ impl DerefMut for World {
 
 impl World {
     pub async fn start() -> Result<Self> {
-        let bed = Bed::start(ModelDeployment::crd(), &runway_gateway::access()).await?;
+        let bed = Bed::start(ModelDeployment::crd(), &runway_router::access()).await?;
         Ok(Self(bed))
     }
 

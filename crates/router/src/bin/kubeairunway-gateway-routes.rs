@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use runway_api::labels;
-use runway_gateway::routes::{self, Args};
 use runway_operator::process::{self, ControllerArgs};
+use runway_router::routes::{self, Args};
 
 /// Create HTTPRoutes for ModelDeployments at a Gateway of the cluster
 #[derive(Debug, Parser)]
