@@ -14,8 +14,8 @@ use kube::Client;
 use kube::client::Body;
 use runway_client::chat::{self, Part};
 use runway_operator::services::{ServicePort, Services};
-use runway_provider::question::Question;
-use runway_provider::talk::ask;
+use runway_provider::probe::Probe;
+use runway_provider::probe_request::ask;
 
 /// A message is shown in a status, beside others.
 const MAX_MESSAGE: usize = 4096;
@@ -64,8 +64,8 @@ fn services(answers: VecDeque<(StatusCode, Bytes)>) -> Services {
     crate::wait(async { Services::by_proxy(Client::new(service, "default")) })
 }
 
-fn question(model: Option<&str>) -> Question {
-    Question {
+fn question(model: Option<&str>) -> Probe {
+    Probe {
         id: "1#1".to_owned(),
         about: "1".to_owned(),
         attempt: 1,

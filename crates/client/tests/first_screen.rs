@@ -31,7 +31,7 @@ use runway_client::text::Look;
 use runway_golden::Case;
 use runway_operator::client::ClientArgs;
 use runway_provider::observe::{Answer, Verification};
-use runway_provider::question::Inquiry;
+use runway_provider::probe::ProbeDecision;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -193,14 +193,14 @@ fn planned(md: &ModelDeployment, state: &State, failure: Option<&str>) -> Planne
     let now: Timestamp = NOW.parse().unwrap();
     let asked = |verification| render::plans_verified(md.clone(), state, &verification, now).unwrap();
     let first = asked(Verification::On(None));
-    match (first.inquiry.clone(), failure) {
-        (Inquiry::Ask(question), Some(failure)) => asked(Verification::On(Some(Answer {
+    match (first.probe.clone(), failure) {
+        (ProbeDecision::Send(question), Some(failure)) => asked(Verification::On(Some(Answer {
             about: question.about,
             outcome: Err(failure.to_owned()),
             at: now,
             attempt: 1,
         }))),
-        (Inquiry::Ask(question), None) => panic!("{question:?} needs an answer"),
+        (ProbeDecision::Send(question), None) => panic!("{question:?} needs an answer"),
         (_, Some(_)) => panic!("nothing is asked: {:?}", first.md.status),
         (_, None) => first,
     }

@@ -1,4 +1,4 @@
-//! Sends one request to each endpoint, in the background: at most once for each question, and none in steady state.
+//! Sends one request to each endpoint, in the background: at most once for each probe, and none in steady state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use runway_operator::services::Services;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::question::{Inquiry, Question};
-use crate::talk::{self, Error};
+use crate::probe::{Probe, ProbeDecision};
+use crate::probe_request::{self, Error};
 
 /// Time in which failures may pass: a new Service takes a moment to be routed, and an engine may still load.
 const MAY_PASS: Duration = Duration::from_secs(8);
@@ -43,7 +43,7 @@ pub enum Verification {
 /// The answer of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The rollout that was asked: see [`Question::about`].
+    /// The rollout that was asked: see [`Probe::about`].
     pub about: String,
     /// Success, or the request and its response as a message.
     pub outcome: Result<(), String>,
@@ -62,7 +62,7 @@ pub(crate) struct Answers {
     turns: Semaphore,
 }
 
-/// The latest question about a ModelDeployment, and the latest response.
+/// The latest probe about a ModelDeployment, and the latest response.
 struct Entry {
     asked: String,
     answer: Option<Answer>,
@@ -89,49 +89,49 @@ impl Answers {
     }
 
     /// Sends, keeps or drops a request.
-    pub(crate) fn carry_out(self: &Arc<Self>, namespace: &str, name: &str, inquiry: Inquiry) {
+    pub(crate) fn carry_out(self: &Arc<Self>, namespace: &str, name: &str, probe: ProbeDecision) {
         let key = (namespace.to_owned(), name.to_owned());
-        match inquiry {
-            Inquiry::Ask(question) => self.ask(key, question),
-            Inquiry::Keep => {}
-            Inquiry::Forget => {
+        match probe {
+            ProbeDecision::Send(probe) => self.ask(key, probe),
+            ProbeDecision::Keep => {}
+            ProbeDecision::Forget => {
                 self.entries.lock().remove(&key);
             }
         }
     }
 
-    fn ask(self: &Arc<Self>, key: Key, question: Question) {
+    fn ask(self: &Arc<Self>, key: Key, probe: Probe) {
         let mut entries = self.entries.lock();
         let before = entries.get(&key);
-        if before.is_some_and(|entry| entry.asked == question.id) {
+        if before.is_some_and(|entry| entry.asked == probe.id) {
             return;
         }
         let answer = before.and_then(|entry| entry.answer.clone());
-        let asked = question.id.clone();
+        let asked = probe.id.clone();
         entries.insert(key.clone(), Entry { asked, answer });
         let answers = self.clone();
-        tokio::spawn(async move { answers.find_out(key, question).await });
+        tokio::spawn(async move { answers.find_out(key, probe).await });
     }
 
-    async fn find_out(self: Arc<Self>, key: Key, question: Question) {
+    async fn find_out(self: Arc<Self>, key: Key, probe: Probe) {
         let Some(services) = &self.services else { return };
         // The semaphore is never closed.
         let Ok(_turn) = self.turns.acquire().await else { return };
-        let outcome = insist(services, &question).await;
+        let outcome = insist(services, &probe).await;
         let answer = Answer {
-            about: question.about.clone(),
+            about: probe.about.clone(),
             outcome,
             at: clock::now(),
-            attempt: question.attempt,
+            attempt: probe.attempt,
         };
         match self
             .entries
             .lock()
             .get_mut(&key)
-            .filter(|entry| entry.asked == question.id)
+            .filter(|entry| entry.asked == probe.id)
         {
             Some(entry) => entry.answer = Some(answer),
-            // A newer question was asked meanwhile, or the response is no longer needed.
+            // A newer probe was asked meanwhile, or the response is no longer needed.
             None => return,
         }
         (self.answered)(&key.0, &key.1);
@@ -139,11 +139,11 @@ impl Answers {
 }
 
 /// Asks again as long as the failure may pass.
-async fn insist(services: &Services, question: &Question) -> Result<(), String> {
+async fn insist(services: &Services, probe: &Probe) -> Result<(), String> {
     let start = Instant::now();
     let mut wait = FIRST_WAIT;
     loop {
-        match talk::ask(services, question).await {
+        match probe_request::ask(services, probe).await {
             Ok(()) => return Ok(()),
             Err(Error { may_pass, message }) if !may_pass || start.elapsed() + wait > MAY_PASS => {
                 return Err(message);

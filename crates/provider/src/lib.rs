@@ -16,7 +16,7 @@
 //! | [`settings`] | types for settings of an installation that several providers share |
 //! | [`overrides`], [`parallel`] | checks of overrides and of parallel sizes that several providers share |
 //! | [`upstream`] | detection of installed upstream schemas |
-//! | [`observe`], [`plan`], [`question`] | observed state, the plan, and the request to the endpoint: pure |
+//! | [`observe`], [`plan`], [`probe`] | observed state, the plan, and the request to the endpoint: pure |
 //! | [`run`](fn@run) | starts a provider's controller |
 //! | `conformance` | test suite for providers; behind the feature of that name |
 
@@ -37,7 +37,7 @@ pub mod overrides;
 pub mod parallel;
 pub mod plan;
 pub mod pods;
-pub mod question;
+pub mod probe;
 mod reconcile;
 mod register;
 pub mod request;
@@ -45,7 +45,7 @@ mod run;
 pub mod settings;
 // Not a part of the contract: public for the fuzz targets.
 #[doc(hidden)]
-pub mod talk;
+pub mod probe_request;
 pub mod upstream;
 mod upstream_operator;
 pub mod volumes;

@@ -1,4 +1,4 @@
-//! One reconcile of a provider: observe, plan, execute, and send the plan's inquiry in the background.
+//! One reconcile of a provider: observe, plan, execute, and send the plan's probe in the background.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ pub(crate) async fn reconcile(md: Arc<ModelDeployment>, context: Arc<Context>) -
     let configured = context.caches.configured();
     let provider = configured.provider.as_ref();
     let seen = observe(&context, &configured, md);
-    let Decision { plan, inquiry } = plan::decide(provider, &seen);
+    let Decision { plan, probe } = plan::decide(provider, &seen);
     let after_failure = |error: &_| plan::after_failure(provider, &seen, error);
     let action = controller::execute(&context.executor, &seen.md, &plan, after_failure).await?;
     let (namespace, name) = (seen.md.namespace().unwrap_or_default(), seen.md.name_any());
-    context.answers.carry_out(&namespace, &name, inquiry);
+    context.answers.carry_out(&namespace, &name, probe);
     Ok(action)
 }

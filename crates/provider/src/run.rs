@@ -22,7 +22,7 @@ use crate::caches::Caches;
 use crate::contract::Provider;
 use crate::observe::Context;
 use crate::plan;
-use crate::question::Inquiry;
+use crate::probe::ProbeDecision;
 use crate::reconcile::reconcile;
 use crate::register::keep_registered;
 
@@ -91,7 +91,7 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
         let told = subject(event).map(|(md, gone)| {
             if gone {
                 let (namespace, name) = key(&md);
-                forgetful.carry_out(&namespace, &name, Inquiry::Forget);
+                forgetful.carry_out(&namespace, &name, ProbeDecision::Forget);
             }
             Ok(md)
         });

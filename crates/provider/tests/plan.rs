@@ -27,7 +27,7 @@ use runway_operator::plan::{Finalizer, Plan};
 use runway_provider::model_pods::ModelPod;
 use runway_provider::observe::{Answer, Child, Observed, Verification};
 use runway_provider::plan::Decision;
-use runway_provider::question::Inquiry;
+use runway_provider::probe::ProbeDecision;
 use runway_provider::{CLAIM, CONFIG_MAP, Installed, InvalidSettings, Kind, Provider, State, plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -97,8 +97,8 @@ enum Crd {
 fn every_case_gives_what_is_expected() {
     runway_golden::check(&cases(), 40, |case| {
         let seen = observed(case);
-        let Decision { plan, inquiry } = plan::decide(&ACME, &seen);
-        case.compare("plan.yaml", Some(format!("{}{}", told::plan(&plan), shown(&inquiry))));
+        let Decision { plan, probe } = plan::decide(&ACME, &seen);
+        case.compare("plan.yaml", Some(format!("{}{}", told::plan(&plan), shown(&probe))));
         let next = settled(&seen, &plan);
         if plan.finalizer != Finalizer::Remove && !next.is_silent() {
             case.problem(&format!("not silent after it\n{}", told::plan(&next)));
@@ -206,17 +206,17 @@ fn a_deletion_that_is_refused_is_reported_while_the_model_terminates() {
     assert_eq!(denied("deletion", 500), None);
 }
 
-/// The question to an endpoint, if any.
-fn shown(inquiry: &Inquiry) -> String {
-    match inquiry {
-        Inquiry::Forget => String::new(),
-        Inquiry::Keep => "answer: kept\n".to_owned(),
-        Inquiry::Ask(question) => format!(
+/// The probe to an endpoint, if any.
+fn shown(probe: &ProbeDecision) -> String {
+    match probe {
+        ProbeDecision::Forget => String::new(),
+        ProbeDecision::Keep => "answer: kept\n".to_owned(),
+        ProbeDecision::Send(probe) => format!(
             "ask: {}, attempt {}, for model {}, {}\n",
-            question.at,
-            question.attempt,
-            question.model.as_deref().unwrap_or("of the image"),
-            if question.generates {
+            probe.at,
+            probe.attempt,
+            probe.model.as_deref().unwrap_or("of the image"),
+            if probe.generates {
                 "one token"
             } else {
                 "the list of models"
@@ -260,7 +260,7 @@ fn observed(case: &Case) -> Observed {
     seen
 }
 
-/// State of the verification: a response refers to the question of the plan without one.
+/// State of the verification: a response refers to the probe of the plan without one.
 fn verification(seen: &Observed, given: Option<&Endpoint>) -> Verification {
     match given {
         None => Verification::Assumed,
@@ -276,15 +276,11 @@ fn verification(seen: &Observed, given: Option<&Endpoint>) -> Verification {
                 verification: Verification::On(None),
                 ..seen.clone()
             };
-            let Inquiry::Ask(question) = plan::decide(&ACME, &asked).inquiry else {
+            let ProbeDecision::Send(probe) = plan::decide(&ACME, &asked).probe else {
                 return Verification::On(None);
             };
             Verification::On(Some(Answer {
-                about: if *earlier {
-                    "0/earlier".to_owned()
-                } else {
-                    question.about
-                },
+                about: if *earlier { "0/earlier".to_owned() } else { probe.about },
                 outcome: failure.clone().map_or(Ok(()), Err),
                 at: *at,
                 attempt: *attempt,

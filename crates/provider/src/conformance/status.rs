@@ -13,7 +13,7 @@ use super::trial::{Trial, annotate, condition_of, delete, message, minutes, phas
 use super::{RuleResult, ensure, pods};
 use crate::observe::{Answer, Verification};
 use crate::plan::{self, Decision};
-use crate::question::{Inquiry, Question};
+use crate::probe::{Probe, ProbeDecision};
 
 /// The status has no field of the core, always has a phase, `Ready` and the generation, and survives a round trip.
 pub(super) fn r26_the_status_is_the_providers_part_and_complete(trial: &Trial) -> RuleResult {
@@ -352,18 +352,18 @@ pub(super) fn r36_ready_is_true_only_after_an_answer(trial: &Trial) -> RuleResul
         said(&cluster)
     );
     cluster.verification = Verification::On(None);
-    let Decision { plan, inquiry } = plan::decide(trial.provider, &cluster.observe());
+    let Decision { plan, probe } = plan::decide(trial.provider, &cluster.observe());
     ensure!(
-        plan.is_silent() && inquiry == Inquiry::Forget,
+        plan.is_silent() && probe == ProbeDecision::Forget,
         "the model has answered, and at rest it is asked again"
     );
     Ok(())
 }
 
 /// The next request.
-fn asked(trial: &Trial, cluster: &Cluster) -> Result<Question, String> {
-    match plan::decide(trial.provider, &cluster.observe()).inquiry {
-        Inquiry::Ask(question) => Ok(question),
+fn asked(trial: &Trial, cluster: &Cluster) -> Result<Probe, String> {
+    match plan::decide(trial.provider, &cluster.observe()).probe {
+        ProbeDecision::Send(probe) => Ok(probe),
         other => Err(format!(
             "the upstream object is ready, and the model is not asked: {other:?}"
         )),

@@ -18,7 +18,7 @@ use runway_operator::{apply, trace};
 
 use crate::contract::{CLAIM, Provider};
 use crate::observe::Observed;
-use crate::question::Inquiry;
+use crate::probe::ProbeDecision;
 use crate::volumes::{self, Volume, VolumeSource};
 
 pub use status::owned;
@@ -29,14 +29,14 @@ pub struct Decision {
     /// The writes.
     pub plan: Plan,
     /// The request to send to the endpoint afterwards.
-    pub inquiry: Inquiry,
+    pub probe: ProbeDecision,
 }
 
 impl From<Plan> for Decision {
     fn from(plan: Plan) -> Self {
         Self {
             plan,
-            inquiry: Inquiry::Forget,
+            probe: ProbeDecision::Forget,
         }
     }
 }

@@ -179,10 +179,10 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Deci
     let edit = wanted
         .filter_map(|(object, apply)| claims::released(&seen.md, apply, seen.child(object.kind, &object.name)))
         .collect();
-    let Decision { plan, inquiry } = status::serving(provider, seen, prepared, applied);
+    let Decision { plan, probe } = status::serving(provider, seen, prepared, applied);
     Decision {
         plan: Plan { apply, edit, ..plan },
-        inquiry,
+        probe,
     }
 }
 

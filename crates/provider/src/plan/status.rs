@@ -21,7 +21,7 @@ use super::prepare::{self, Blocked, Prepared};
 use super::verify::{self, Endpoint};
 use crate::contract::{Provider, Reading};
 use crate::observe::{Child, Observed, Verification};
-use crate::question::{Inquiry, Question};
+use crate::probe::{Probe, ProbeDecision};
 use crate::request::Request;
 use crate::settings::InvalidSettings;
 use crate::upstream::State;
@@ -355,11 +355,11 @@ enum Standing {
     /// The upstream may report the state before the change, for this much longer.
     Settling(Duration),
     /// Its pods are ready; a request to the endpoint is in progress.
-    Asking(Question),
+    Asking(Probe),
     /// Its pods are ready; the endpoint has not answered.
     NotAnswering {
         message: String,
-        next: Result<Question, Duration>,
+        next: Result<Probe, Duration>,
     },
     /// Pods report why it does not serve.
     Obstructed(Obstacle),
@@ -407,7 +407,7 @@ fn standing(
     }
     match verify::endpoint(seen, prepared, live) {
         Endpoint::Answered { message } => Standing::Serves { message },
-        Endpoint::Asking(question) => Standing::Asking(question),
+        Endpoint::Asking(probe) => Standing::Asking(probe),
         Endpoint::NotAnswering { message, next } => Standing::NotAnswering { message, next },
     }
 }
@@ -460,9 +460,9 @@ impl Standing {
                 ProviderReason::Updating.to_string(),
                 format!("Waiting for {main} to take the change"),
             ),
-            Self::Asking(question) => (
+            Self::Asking(probe) => (
                 ProviderReason::WaitingForAnswer.to_string(),
-                format!("Pods are ready; waiting for the first answer of {}", question.at),
+                format!("Pods are ready; waiting for the first answer of {}", probe.at),
             ),
             Self::NotAnswering { message, .. } => (
                 ProviderReason::NotAnswering.to_string(),
@@ -540,19 +540,19 @@ impl Standing {
 
     /// Adds the next request, or the time until then.
     fn decide(self, mut plan: Plan) -> Decision {
-        let inquiry = match self {
-            Self::Asking(question) | Self::NotAnswering { next: Ok(question), .. } => Inquiry::Ask(question),
+        let probe = match self {
+            Self::Asking(probe) | Self::NotAnswering { next: Ok(probe), .. } => ProbeDecision::Send(probe),
             Self::NotAnswering { next: Err(left), .. } => {
                 plan.look_again = Some(left);
-                Inquiry::Keep
+                ProbeDecision::Keep
             }
             Self::Settling(left) => {
                 plan.look_again = Some(left);
-                Inquiry::Forget
+                ProbeDecision::Forget
             }
-            _ => Inquiry::Forget,
+            _ => ProbeDecision::Forget,
         };
-        Decision { plan, inquiry }
+        Decision { plan, probe }
     }
 }
 

@@ -11,7 +11,7 @@ use runway_operator::services::ServicePort;
 
 use super::prepare::Prepared;
 use crate::observe::{Observed, Verification};
-use crate::question::Question;
+use crate::probe::Probe;
 
 /// Engines whose servers generate text through the OpenAI API, except for models such as embedding models.
 const GENERATE: [&str; 4] = ["llamacpp", "sglang", "trtllm", "vllm"];
@@ -29,13 +29,13 @@ pub(super) enum Endpoint {
         message: &'static str,
     },
     /// The first request since the rollout is being sent.
-    Asking(Question),
+    Asking(Probe),
     /// The model has not answered.
     NotAnswering {
         /// The request and the response.
         message: String,
         /// The next request, or the time until then.
-        next: Result<Question, Duration>,
+        next: Result<Probe, Duration>,
     },
 }
 
@@ -53,7 +53,7 @@ pub(super) fn endpoint(seen: &Observed, prepared: &Prepared, live: Option<&Dynam
         Verification::On(_) if is_verified(seen) => return answered,
         Verification::On(answer) => answer,
     };
-    let Some(first) = question(seen, prepared, live) else {
+    let Some(first) = probe(seen, prepared, live) else {
         return answered;
     };
     match answer.as_ref().filter(|answer| answer.about == first.about) {
@@ -79,7 +79,7 @@ pub(super) fn is_verified(seen: &Observed) -> bool {
         .is_some_and(|c| c.observed_generation == seen.md.metadata.generation)
 }
 
-fn question(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) -> Option<Question> {
+fn probe(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) -> Option<Probe> {
     let endpoint = prepared.translation.endpoint.as_ref()?;
     let hash = live.and_then(|live| live.annotations().get(APPLIED_HASH).cloned());
     let about = format!(
@@ -88,7 +88,7 @@ fn question(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) 
         live.and_then(ResourceExt::uid).unwrap_or_default(),
         hash.unwrap_or_default(),
     );
-    let question = Question {
+    let probe = Probe {
         id: String::new(),
         about,
         attempt: 0,
@@ -101,7 +101,7 @@ fn question(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) 
         model: prepared.translation.model_name.clone(),
         generates: GENERATE.contains(&prepared.request.engine.as_str()),
     };
-    Some(question.attempt(1, seen.answer_timeout))
+    Some(probe.attempt(1, seen.answer_timeout))
 }
 
 fn wait(attempt: u32) -> SignedDuration {

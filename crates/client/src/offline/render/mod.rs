@@ -26,7 +26,7 @@ use runway_operator::plan::{Apply, Delete, Finalizer, Plan};
 use runway_provider::Configured;
 use runway_provider::observe::{self, Observed, Verification};
 use runway_provider::plan::Decision;
-use runway_provider::question::Inquiry;
+use runway_provider::probe::ProbeDecision;
 use serde_json::json;
 
 use crate::diagnostic::{Diagnostic, Level};
@@ -139,7 +139,7 @@ struct Outcome {
     /// Objects to delete.
     delete: Vec<Delete>,
     /// Request to the endpoint.
-    inquiry: Inquiry,
+    probe: ProbeDecision,
     /// Events, as text for the user.
     told: Vec<String>,
     /// Earliest requeue.
@@ -160,7 +160,7 @@ fn follow(
         document: admitted.document,
         apply: Vec::new(),
         delete: Vec::new(),
-        inquiry: Inquiry::Forget,
+        probe: ProbeDecision::Forget,
         told: Vec::new(),
         look_again: None,
     };
@@ -207,7 +207,7 @@ pub struct Planned {
     /// Objects that it would delete.
     pub delete: Vec<Delete>,
     /// Request that it would send to the endpoint.
-    pub inquiry: Inquiry,
+    pub probe: ProbeDecision,
 }
 
 /// Asks the core and every provider about a ModelDeployment that is past admission. No endpoint is asked: the plan is the one
@@ -234,7 +234,7 @@ pub fn plans_verified(
         document: DynamicObject::new("", &ApiResource::erase::<ModelDeployment>(&())),
         apply: Vec::new(),
         delete: Vec::new(),
-        inquiry: Inquiry::Forget,
+        probe: ProbeDecision::Forget,
         told: Vec::new(),
         look_again: None,
     };
@@ -243,7 +243,7 @@ pub fn plans_verified(
         md: outcome.md,
         apply: outcome.apply,
         delete: outcome.delete,
-        inquiry: outcome.inquiry,
+        probe: outcome.probe,
     })
 }
 
@@ -273,9 +273,9 @@ impl Outcome {
         let core_again = self.look_again.take();
         for configured in providers {
             let seen = observe(configured, &self.md, state, verification, now);
-            let Decision { plan, inquiry } = runway_provider::plan::decide(configured.provider.as_ref(), &seen);
-            if inquiry != Inquiry::Forget {
-                self.inquiry = inquiry;
+            let Decision { plan, probe } = runway_provider::plan::decide(configured.provider.as_ref(), &seen);
+            if probe != ProbeDecision::Forget {
+                self.probe = probe;
             }
             self.carry_out(plan, runway_provider::plan::owned)?;
         }

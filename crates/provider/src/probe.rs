@@ -9,7 +9,7 @@ const MOST_PATIENCE: Duration = Duration::from_hours(1);
 
 /// The request that shows whether an endpoint serves its model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct Probe {
     /// ID of the rollout and the attempt.
     pub id: String,
     /// ID of the rollout: the generation and the objects created for it.
@@ -28,17 +28,17 @@ pub struct Question {
 
 /// Decision on the request to an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Inquiry {
+pub enum ProbeDecision {
     /// No request is needed, and an earlier response is dropped.
     #[default]
     Forget,
     /// Keep the latest response. No request is needed.
     Keep,
     /// Send this request, unless it is already being sent.
-    Ask(Question),
+    Send(Probe),
 }
 
-impl Question {
+impl Probe {
     /// The request of an attempt, with its own ID. An engine may need long for its first answer, so that the time limit, `first`
     /// for the first attempt, doubles with each of them.
     pub(crate) fn attempt(self, attempt: u32, first: Duration) -> Self {

@@ -6,7 +6,7 @@ use runway_api::condition::shorten;
 use runway_operator::services::{self, Response, Services};
 use serde_json::{Value, json};
 
-use crate::question::Question;
+use crate::probe::Probe;
 
 const MODELS: &str = "/v1/models";
 const CHAT: &str = "/v1/chat/completions";
@@ -44,17 +44,17 @@ enum Reply {
 /// # Errors
 ///
 /// The first request that failed, with the response.
-pub async fn ask(services: &Services, question: &Question) -> Result<(), Error> {
-    let at = &question.at;
-    let services = &services.with_patience(question.patience);
+pub async fn ask(services: &Services, probe: &Probe) -> Result<(), Error> {
+    let at = &probe.at;
+    let services = &services.with_patience(probe.patience);
     let models = reply(at, "GET", MODELS, services.get(at, MODELS).await);
     let model = match models {
-        Reply::Served(models) => listed(question, &models)?,
+        Reply::Served(models) => listed(probe, &models)?,
         Reply::Guarded => return Ok(()),
-        Reply::NotOffered(_) if !question.generates => return Ok(()),
+        Reply::NotOffered(_) if !probe.generates => return Ok(()),
         Reply::NotOffered(failure) | Reply::Failed(failure) => return Err(failure),
     };
-    if !question.generates {
+    if !probe.generates {
         return Ok(());
     }
     let model = model.unwrap_or_default();
@@ -81,14 +81,14 @@ pub async fn ask(services: &Services, question: &Question) -> Result<(), Error> 
 }
 
 /// Name for the next request: the expected one, or the first of the list.
-fn listed(question: &Question, models: &Value) -> Result<Option<String>, Error> {
+fn listed(probe: &Probe, models: &Value) -> Result<Option<String>, Error> {
     let names: Vec<&str> = models["data"]
         .as_array()
         .into_iter()
         .flatten()
         .filter_map(|model| model["id"].as_str())
         .collect();
-    match &question.model {
+    match &probe.model {
         Some(wanted) if names.contains(&wanted.as_str()) => Ok(Some(wanted.clone())),
         Some(wanted) => {
             let others = match names.as_slice() {
@@ -103,7 +103,7 @@ fn listed(question: &Question, models: &Value) -> Result<Option<String>, Error> 
             Err(Error {
                 // A frontend lists a model once its first worker is registered.
                 may_pass: true,
-                message: format!("{}: GET {MODELS} lists {others}, not '{wanted}'", question.at),
+                message: format!("{}: GET {MODELS} lists {others}, not '{wanted}'", probe.at),
             })
         }
         None => Ok(names.first().map(|name| (*name).to_owned())),
@@ -252,7 +252,7 @@ mod tests {
         });
         let config = Config::new(format!("http://{address}").parse().unwrap());
         let services = Services::of(&config).unwrap();
-        let question = Question {
+        let probe = Probe {
             id: "1#1".to_owned(),
             about: "1".to_owned(),
             attempt: 1,
@@ -265,7 +265,7 @@ mod tests {
             model: model.map(str::to_owned),
             generates: true,
         };
-        let outcome = ask(&services, &question).await;
+        let outcome = ask(&services, &probe).await;
         server.abort();
         outcome
     }
