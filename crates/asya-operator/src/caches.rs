@@ -24,7 +24,7 @@ use runway_operator::packed::{Packed, Text};
 use runway_operator::process::Process;
 use runway_operator::scope::{Apis, Namespaces};
 use runway_operator::store::{Change, Kinds, Store};
-use runway_operator::watch::{crd, events, noticing, watched};
+use runway_operator::watch::{crd, events, reporting_missed, watched};
 use tokio::task::JoinSet;
 
 use crate::object::{Found, Key, Objects, SECRET};
@@ -230,7 +230,7 @@ impl Caches {
                 config = config.fields(&format!("metadata.name={}", names::BROKER_SECRET));
             }
             let events = events(apis, config);
-            let events = noticing(events, written, kind.kind, missed);
+            let events = reporting_missed(events, written, kind.kind, missed);
             let keep = |object: DynamicObject| {
                 Some(Sighting {
                     revision: revision(&object),
@@ -247,7 +247,7 @@ impl Caches {
             })
         };
         let events = events(apis, watcher::Config::default());
-        let events = noticing(events, written, kind.kind, missed);
+        let events = reporting_missed(events, written, kind.kind, missed);
         store.follow(events, keep, changed).boxed()
     }
 

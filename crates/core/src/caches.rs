@@ -17,7 +17,7 @@ use runway_operator::packed::Packed;
 use runway_operator::process::Process;
 use runway_operator::scope::Namespaces;
 use runway_operator::store::{Kinds, Store};
-use runway_operator::watch::{crd, noticing, watched};
+use runway_operator::watch::{crd, reporting_missed, watched};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -166,7 +166,7 @@ impl Caches {
             };
             let objects = watched::<DynamicObject>(api, watcher::Config::default());
             store.follow(
-                noticing(objects, written.clone(), kind.kind, missed),
+                reporting_missed(objects, written.clone(), kind.kind, missed),
                 Kept::of,
                 move |change| {
                     if change.gone {

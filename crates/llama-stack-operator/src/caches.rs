@@ -22,7 +22,7 @@ use runway_operator::packed::{Packed, Text};
 use runway_operator::process::Process;
 use runway_operator::scope::Namespaces;
 use runway_operator::store::{Kinds, Store};
-use runway_operator::watch::{crd, noticing, watched};
+use runway_operator::watch::{crd, reporting_missed, watched};
 use tokio::task::JoinSet;
 
 use crate::config_maps::{self, ConfigMaps};
@@ -157,7 +157,7 @@ impl Caches {
             };
             let objects = watched::<Packed<DynamicObject>>(api, ours());
             store.follow(
-                noticing(objects, written.clone(), kind.kind, missed),
+                reporting_missed(objects, written.clone(), kind.kind, missed),
                 |packed| Some(packed.into_text()),
                 move |change| {
                     if change.gone {

@@ -25,7 +25,7 @@ use crate::packed::Packed;
 use crate::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
 use crate::scope::Namespaces;
 use crate::trace::{Recording, Traces};
-use crate::watch::{Event, mapped, noticing, watched};
+use crate::watch::{Event, mapped, reporting_missed, watched};
 
 /// Start of the server's message if an applied object does not match its schema, such as an unknown field, or cannot be read as
 /// its kind, such as an invalid quantity. The code is then 500.
@@ -274,7 +274,7 @@ where
         K: Send + Sync + 'static,
     {
         let objects = watched(self.namespaces.apis(&self.client), watcher::Config::default());
-        let objects = noticing(objects, self.own.clone(), K::kind(&()).into_owned(), |_| {});
+        let objects = reporting_missed(objects, self.own.clone(), K::kind(&()).into_owned(), |_| {});
         objects.filter_map(|event| ready(mapped(event, |packed: Packed<K>| Some(packed.delivered()))))
     }
 

@@ -40,7 +40,7 @@ const LONGEST: usize = 256;
 /// Interval at which a file is checked for rotation.
 const ROTATION: Duration = Duration::from_secs(5);
 /// Time for the remaining lines at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// Status of a request whose client left before the response.
 const CLIENT_LEFT: u16 = 499;
 
@@ -393,7 +393,7 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         self.lines = None;
-        let _ = self.written.lock().recv_timeout(FAREWELL);
+        let _ = self.written.lock().recv_timeout(SHUTDOWN_GRACE);
     }
 }
 

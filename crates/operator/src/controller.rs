@@ -79,7 +79,7 @@ const LONGEST_WAIT: Duration = Duration::from_mins(5);
 /// A reconcile that takes longer is broken off and tried again.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 /// At shutdown, reconciles under way may take this long.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Failures in a row, by object.
 struct Backoff<K: Resource<DynamicType = ()>> {
@@ -283,7 +283,7 @@ pub async fn run<K, Ctx, F>(
         () = work => {}
         () = async {
             process.shutdown.cancelled().await;
-            tokio::time::sleep(FAREWELL).await;
+            tokio::time::sleep(SHUTDOWN_GRACE).await;
         } => tracing::warn!("reconciles that do not end are broken off"),
     }
 }

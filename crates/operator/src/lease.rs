@@ -34,7 +34,7 @@ use crate::watch::object;
 /// Delay after a failed write or watch.
 const RETRY: Duration = Duration::from_millis(500);
 /// Time limit for releasing the Lease; after that it expires.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
 /// Arguments for leader election.
 #[derive(Clone, Debug, clap::Args)]
@@ -366,7 +366,7 @@ impl Election {
     }
 
     async fn release(&self, lease: Lease) {
-        match tokio::time::timeout(FAREWELL, self.try_release(lease)).await {
+        match tokio::time::timeout(SHUTDOWN_GRACE, self.try_release(lease)).await {
             Ok(Ok(())) => tracing::info!(lease = self.name, "released the Lease"),
             Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "cannot release the Lease; it will expire"),
             Err(_) => tracing::warn!(

@@ -25,7 +25,7 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 use runway_api::labels::TRACE;
 
 /// Time limit for sending the remaining spans at shutdown.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
 /// Arguments for traces.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -145,7 +145,7 @@ impl Traces {
     /// Sends the remaining spans. Blocks for a moment.
     pub async fn end(self) {
         let Some((provider, _)) = self.0 else { return };
-        let ended = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FAREWELL)).await;
+        let ended = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(SHUTDOWN_GRACE)).await;
         if let Ok(Err(error)) = ended {
             tracing::debug!(%error, "the last spans were not sent");
         }

@@ -355,7 +355,7 @@ where
 /// Passes the events on, and calls `missed` with each object that we wrote before a list began and that the list lacks: it was
 /// deleted before the watch showed it, so no event reports the deletion. A version that is later than the listed one is forgotten:
 /// etcd was restored from a backup.
-pub fn noticing<K, W>(
+pub fn reporting_missed<K, W>(
     events: impl Stream<Item = Event<K>> + Send,
     written: Arc<Echo<W>>,
     kind: impl AsRef<str> + Send,
@@ -547,7 +547,7 @@ mod tests {
         let written = Arc::new(Echo::default());
         let (sender, events) = futures::channel::mpsc::unbounded();
         let (told, mut missed) = futures::channel::mpsc::unbounded();
-        let mut events = std::pin::pin!(noticing(events, written.clone(), "Pod", |pod: &Pod| {
+        let mut events = std::pin::pin!(reporting_missed(events, written.clone(), "Pod", |pod: &Pod| {
             told.unbounded_send(pod.name_any()).unwrap();
         }));
         let mut pass = async |event: Event<Pod>| {

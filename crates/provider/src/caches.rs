@@ -20,7 +20,7 @@ use runway_operator::packed::{Packed, Text};
 use runway_operator::process::Process;
 use runway_operator::scope::Namespaces;
 use runway_operator::store::{Kinds, Store};
-use runway_operator::watch::{crd, noticing, single, watched};
+use runway_operator::watch::{crd, reporting_missed, single, watched};
 use semver::Version;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -358,7 +358,7 @@ impl Caches {
         };
         // Packed objects have no labels to be filed by.
         let claims = watched::<DynamicObject>(api, watcher::Config::default().labels(&ours));
-        let claims = noticing(claims, written.clone(), CLAIM.kind, missed);
+        let claims = reporting_missed(claims, written.clone(), CLAIM.kind, missed);
         store
             .follow(
                 claims,
@@ -428,7 +428,7 @@ impl Caches {
             };
             let objects = watched::<Packed<DynamicObject>>(api, config);
             store.follow(
-                noticing(objects, written.clone(), kind.kind, missed),
+                reporting_missed(objects, written.clone(), kind.kind, missed),
                 |packed| Some(packed.into_text()),
                 move |change| {
                     if change.gone {

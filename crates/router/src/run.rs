@@ -30,7 +30,7 @@ use crate::serving::Serving;
 
 const MIB: usize = 1024 * 1024;
 /// Time before the end of the drain at which held requests are answered.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Audience of tokens by default.
 pub const AUDIENCE: &str = labels::ROUTER_MANAGER;
@@ -176,15 +176,15 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     };
     supervise("the watch of ModelDeployments", Box::pin(following));
     supervise("keys", Box::pin(Arc::clone(&api.rights).follow()));
-    let deaf = CancellationToken::new();
+    let stop_accepting = CancellationToken::new();
     tokio::spawn({
-        let (shutdown, deaf) = (shutdown.clone(), deaf.clone());
-        let (delay, farewell) = (args.shutdown_delay, args.drain.saturating_sub(FAREWELL));
+        let (shutdown, stop_accepting) = (shutdown.clone(), stop_accepting.clone());
+        let (delay, grace) = (args.shutdown_delay, args.drain.saturating_sub(SHUTDOWN_GRACE));
         async move {
             shutdown.cancelled().await;
             sleep(delay).await;
-            deaf.cancel();
-            sleep(farewell).await;
+            stop_accepting.cancel();
+            sleep(grace).await;
             closing.cancel();
         }
     });
@@ -202,7 +202,7 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
         bodies: (args.memory * MIB).max(2 * args.largest_body),
     };
     let router = Audit::layer(audit, server::router(api, of_bodies));
-    runway_http::serve(listener, tls, router, limits, deaf).await;
+    runway_http::serve(listener, tls, router, limits, stop_accepting).await;
     ended.cancel();
     process.leadership.step_down().await;
     Ok(())

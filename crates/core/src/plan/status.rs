@@ -98,7 +98,7 @@ pub(super) fn valid(seen: &Observed, choice: Choice, autoscaler: Option<Draft>) 
         } => {
             drafts.push(condition);
             let silence = unavailable(seen, &name);
-            let first = first_word(seen, &name, silence.as_ref());
+            let first = first_status(seen, &name, silence.as_ref());
             drafts.extend(silence);
             let is_another = seen.md.selected_provider().is_some_and(|before| before != name);
             let provider = ProviderStatus {
@@ -113,9 +113,9 @@ pub(super) fn valid(seen: &Observed, choice: Choice, autoscaler: Option<Draft>) 
             plan.status_guarded = is_another;
             plan.status_of = release.map(StatusOf::dropped);
             match first {
-                FirstWord::Said => {}
-                FirstWord::Awaited(left) => plan.look_again = Some(left),
-                FirstWord::Missing(of) => plan.status_of = plan.status_of.or(Some(of)),
+                FirstStatus::Written => {}
+                FirstStatus::Awaited(left) => plan.look_again = Some(left),
+                FirstStatus::Missing(of) => plan.status_of = plan.status_of.or(Some(of)),
             }
             plan
         }
@@ -253,9 +253,9 @@ impl Pending {
 }
 
 /// State of the provider's first status.
-enum FirstWord {
+enum FirstStatus {
     /// The provider has written it, or the core in its place.
-    Said,
+    Written,
     /// The provider has this time left.
     Awaited(Duration),
     /// The provider has not written it: this is written in its place, and the provider's first write replaces it.
@@ -264,10 +264,10 @@ enum FirstWord {
 
 /// Writes the first status in place of a provider that does not act. Without a phase and Ready, tools would take the object for
 /// ready.
-fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord {
+fn first_status(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstStatus {
     let md = &seen.md;
     if md.selected_provider() != Some(name) {
-        return FirstWord::Awaited(PATIENCE);
+        return FirstStatus::Awaited(PATIENCE);
     }
     let conditions = md.conditions();
     let ready = conditions.get_condition(condition::READY);
@@ -278,9 +278,9 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
             format!("Waiting for provider '{name}' to act"),
         ),
     };
-    let has_spoken = md.status.as_ref().is_some_and(ModelDeploymentStatus::has_provider_part);
-    if has_spoken || ready.is_some_and(|c| !stands_in(c) || c.message == message) {
-        return FirstWord::Said;
+    let is_written = md.status.as_ref().is_some_and(ModelDeploymentStatus::has_provider_part);
+    if is_written || ready.is_some_and(|c| !stands_in(c) || c.message == message) {
+        return FirstStatus::Written;
     }
     let since = conditions
         .get_condition(condition::PROVIDER_SELECTED)
@@ -288,7 +288,7 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
     let waited = since.and_then(|since| Duration::try_from(seen.now.duration_since(since)).ok());
     let left = PATIENCE.saturating_sub(waited.unwrap_or_default());
     if !left.is_zero() && silence.is_none() && ready.is_none() {
-        return FirstWord::Awaited(left);
+        return FirstStatus::Awaited(left);
     }
     let generation = md.metadata.generation;
     let drafts = vec![no(condition::READY, reason, &message)];
@@ -299,7 +299,7 @@ fn first_word(seen: &Observed, name: &str, silence: Option<&Draft>) -> FirstWord
         conditions: condition::settle(drafts, conditions, generation, seen.now),
         ..ModelDeploymentStatus::default()
     };
-    FirstWord::Missing(StatusOf {
+    FirstStatus::Missing(StatusOf {
         manager: runway_api::labels::provider_manager(name),
         status: serde_json::to_value(status).unwrap_or_default(),
         guarded: true,

@@ -306,7 +306,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
             look_again: Some(LOOK_AGAIN),
             ..Plan::default()
         };
-    } else if let Some(left) = commotion(seen.now, reading.last_change.or(created))
+    } else if let Some(left) = time_to_settle(seen.now, reading.last_change.or(created))
         && !told_at_once
         && !begins_to_change(seen, &reason)
         && is_mere_progress(seen, &plan)
@@ -570,7 +570,7 @@ fn has_spoken(seen: &Observed) -> bool {
 
 /// Time until the upstream has been unchanged for [`SETTLED_AFTER`]. While it starts, it reports something new every second; a
 /// phase is written at once, a message when it has settled.
-fn commotion(now: Timestamp, last_change: Option<Timestamp>) -> Option<Duration> {
+fn time_to_settle(now: Timestamp, last_change: Option<Timestamp>) -> Option<Duration> {
     let since = now.duration_since(last_change?);
     Duration::try_from(SETTLED_AFTER - since)
         .ok()

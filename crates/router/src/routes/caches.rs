@@ -21,7 +21,7 @@ use runway_operator::packed::{Packed, Text};
 use runway_operator::process::Process;
 use runway_operator::scope::{Apis, Namespaces};
 use runway_operator::store::{Change, Kinds, Store};
-use runway_operator::watch::{Guarded, crd, key, noticing, watched};
+use runway_operator::watch::{Guarded, crd, key, reporting_missed, watched};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -245,7 +245,7 @@ impl Caches {
                 move |object: &DynamicObject| wake_concerned(key(object), &Kept::of(object.clone()))
             };
             store.follow(
-                noticing(
+                reporting_missed(
                     watched::<DynamicObject>(api, config),
                     written.clone(),
                     kind.kind,
