@@ -6,7 +6,7 @@ use runway_api::llama_stack_distribution::ProviderPhase;
 
 use super::request::Request;
 use super::rollout::Rollout;
-use super::story::{Story, Trouble};
+use super::startup::{Startup, Trouble};
 use super::{objects, pod};
 use crate::kinds;
 use crate::observe::{Answer, Observed};
@@ -111,7 +111,7 @@ pub(super) fn health(seen: &Observed, request: &Request, rollout: &Rollout) -> D
     }
 }
 
-pub(super) fn providers(request: &Request, story: &Story) -> Option<Draft> {
+pub(super) fn providers(request: &Request, startup: &Startup) -> Option<Draft> {
     if request.providers.is_empty() {
         return None;
     }
@@ -119,23 +119,23 @@ pub(super) fn providers(request: &Request, story: &Story) -> Option<Draft> {
     let failed: Vec<&str> = request
         .providers
         .iter()
-        .zip(&story.providers)
+        .zip(&startup.providers)
         .filter(|(_, told)| told.phase == ProviderPhase::Failed)
         .map(|(provider, _)| provider.id.as_str())
         .collect();
-    let ready = story
+    let ready = startup
         .providers
         .iter()
         .filter(|t| t.phase == ProviderPhase::Ready)
         .count();
-    let count = format!("{ready} of {} external providers are ready", story.providers.len());
+    let count = format!("{ready} of {} external providers are ready", startup.providers.len());
     Some(if !failed.is_empty() {
         no(
             type_,
             DistributionReason::ProvidersFailed,
             format!("{count}; failed: {}", failed.join(", ")),
         )
-    } else if ready == story.providers.len() {
+    } else if ready == startup.providers.len() {
         yes(type_, DistributionReason::ProvidersReady, count)
     } else {
         no(
@@ -147,13 +147,13 @@ pub(super) fn providers(request: &Request, story: &Story) -> Option<Draft> {
 }
 
 /// Warnings for the user, present only while they apply.
-pub(super) fn remarks(request: &Request, story: &Story) -> Vec<Draft> {
+pub(super) fn remarks(request: &Request, startup: &Startup) -> Vec<Draft> {
     let mut all = Vec::new();
-    if !story.warnings.is_empty() {
+    if !startup.warnings.is_empty() {
         all.push(yes(
             condition::PROVIDER_OVERRIDES,
             DistributionReason::ConfigurationMerged,
-            story.warnings.join("\n"),
+            startup.warnings.join("\n"),
         ));
     }
     if request.has_own_command() && !request.providers.is_empty() {

@@ -6,8 +6,8 @@ mod objects;
 mod pod;
 mod request;
 mod rollout;
+mod startup;
 mod status;
-mod story;
 mod value_from;
 
 use runway_api::DistributionReason;

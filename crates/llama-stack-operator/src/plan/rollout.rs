@@ -5,7 +5,7 @@ use runway_api::DistributionReason;
 use runway_operator::{kubelet, object};
 use serde_json::{Value, json};
 
-use super::story::Trouble;
+use super::startup::Trouble;
 
 /// The reported state of the Deployment.
 pub(super) struct Rollout {

@@ -18,7 +18,7 @@ use super::conditions;
 use super::pod::{self, EXTRACT, MERGE};
 use super::request::{Provider, Refusal, Request, named_providers};
 use super::rollout::Rollout;
-use super::story::{self, Cast, Stages, Story, Told, Trouble};
+use super::startup::{self, PodNames, ProviderStart, Stages, Startup, Trouble};
 use super::value_from;
 use crate::kinds;
 use crate::observe::{Answer, Observed, ServerInfo};
@@ -36,7 +36,7 @@ struct Said {
     /// Of the condition Ready.
     reason: DistributionReason,
     message: String,
-    providers: Vec<Told>,
+    providers: Vec<ProviderStart>,
     conditions: Vec<Draft>,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn paused(seen: &Observed) -> Plan {
 pub(super) fn refused(seen: &Observed, refusal: &Refusal) -> Plan {
     let providers = named_providers(&seen.llsd)
         .iter()
-        .map(|provider| Told {
+        .map(|provider| ProviderStart {
             phase: match (&refusal.provider, refusal.waits) {
                 (Some(id), false) if *id == provider.id => ProviderPhase::Failed,
                 _ if refusal.reason == DistributionReason::DuplicateProviderId
@@ -117,36 +117,42 @@ pub(super) fn refused(seen: &Observed, refusal: &Refusal) -> Plan {
 pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deployment_is_current: bool) -> Plan {
     let rollout = Rollout::read(seen.child(kinds::DEPLOYMENT, &request.name), deployment_is_current);
     let told = Telling::read(seen, request, template);
-    let mut story = told.story;
+    let mut startup = told.startup;
     let listed = if rollout.is_complete() && rollout.wanted > 0 {
-        check_listed(seen, request, &mut story)
+        check_listed(seen, request, &mut startup)
     } else {
         None
     };
     let trouble = if rollout.is_complete() {
         listed
     } else {
-        story
+        startup
             .trouble
             .clone()
             .or(told.trouble)
             .or_else(|| rollout.trouble.clone())
     };
-    let (phase, reason, message) = verdict(request, &rollout, trouble.as_ref(), told.not_scheduled.clone(), &story);
+    let (phase, reason, message) = verdict(
+        request,
+        &rollout,
+        trouble.as_ref(),
+        told.not_scheduled.clone(),
+        &startup,
+    );
     let mut drafts = vec![conditions::deployment(&rollout, trouble.as_ref(), &message)];
     drafts.push(conditions::service(seen, request));
     drafts.extend(conditions::storage(seen, request));
     drafts.push(conditions::health(seen, request, &rollout));
-    drafts.extend(conditions::providers(request, &story));
+    drafts.extend(conditions::providers(request, &startup));
     if phase == DistributionPhase::Failed {
         drafts.push(yes(condition::STALLED, reason, message.clone()));
     }
-    drafts.extend(conditions::remarks(request, &story));
+    drafts.extend(conditions::remarks(request, &startup));
     let said = Said {
         phase,
         reason,
         message,
-        providers: story.providers,
+        providers: startup.providers,
         conditions: drafts,
     };
     finish(seen, Some(request), said)
@@ -154,7 +160,7 @@ pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deploy
 
 /// The state of the pods of the current template.
 struct Telling {
-    story: Story,
+    startup: Startup,
     /// Failure of the pod as a whole.
     trouble: Option<Trouble>,
     /// Reason why the scheduler places no pod on a node.
@@ -171,7 +177,7 @@ impl Telling {
             .filter(|pod| kubelet::may_explain(kubelet::ended_at(pod), conditions, seen.now))
             .find_map(kubelet::evicted);
         let pod = kubelet::telling(&alive);
-        let cast = Cast {
+        let names = PodNames {
             providers: &request.providers,
             image: &request.image,
             operator_image: &request.operator_image,
@@ -187,7 +193,7 @@ impl Telling {
             server: pod.map_or(Stage::Waiting, |pod| kubelet::server_stage(pod, &request.container)),
         };
         Self {
-            story: story::tell(&cast, &stages),
+            startup: startup::diagnose(&names, &stages),
             trouble: evicted.map(|said| {
                 Trouble::new(
                     DistributionReason::Evicted,
@@ -224,7 +230,7 @@ fn pull_secrets(pod: &Pod) -> Vec<&str> {
 }
 
 /// A provider that the running server does not list has not arrived, whatever its containers say.
-fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option<Trouble> {
+fn check_listed(seen: &Observed, request: &Request, startup: &mut Startup) -> Option<Trouble> {
     let Some(Answer::Said(ServerInfo {
         providers: Some(listed),
         ..
@@ -233,7 +239,7 @@ fn check_listed(seen: &Observed, request: &Request, story: &mut Story) -> Option
         return None;
     };
     let mut missing = None;
-    for (provider, told) in request.providers.iter().zip(&mut story.providers) {
+    for (provider, told) in request.providers.iter().zip(&mut startup.providers) {
         if is_listed(listed, provider) {
             continue;
         }
@@ -264,7 +270,7 @@ fn verdict(
     rollout: &Rollout,
     trouble: Option<&Trouble>,
     not_scheduled: Option<(DistributionReason, String)>,
-    story: &Story,
+    startup: &Startup,
 ) -> (DistributionPhase, DistributionReason, String) {
     if let Some(trouble) = trouble {
         let serving = match rollout.available {
@@ -304,16 +310,16 @@ fn verdict(
     (
         DistributionPhase::Initializing,
         DistributionReason::Initializing,
-        progress(request, rollout, story),
+        progress(request, rollout, startup),
     )
 }
 
 /// Message about the progress, which changes once for each step.
-fn progress(request: &Request, rollout: &Rollout, story: &Story) -> String {
+fn progress(request: &Request, rollout: &Rollout, startup: &Startup) -> String {
     let installing = request
         .providers
         .iter()
-        .zip(&story.providers)
+        .zip(&startup.providers)
         .find(|(_, told)| matches!(told.phase, ProviderPhase::Pending | ProviderPhase::Installing))
         .map(|(provider, _)| provider);
     match installing {
@@ -322,8 +328,8 @@ fn progress(request: &Request, rollout: &Rollout, story: &Story) -> String {
     }
 }
 
-fn untold() -> Told {
-    Told {
+fn untold() -> ProviderStart {
+    ProviderStart {
         phase: ProviderPhase::Pending,
         trouble: None,
     }
@@ -470,7 +476,7 @@ fn version(seen: &Observed, before: &LlamaStackDistributionStatus, server: Optio
 fn provider_statuses(
     seen: &Observed,
     before: &LlamaStackDistributionStatus,
-    told: &[Told],
+    told: &[ProviderStart],
 ) -> Vec<ExternalProviderStatus> {
     let since = |id: &str, phase: ProviderPhase| {
         let same = before

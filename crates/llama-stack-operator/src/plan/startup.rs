@@ -10,9 +10,9 @@ use crate::pod::module_line;
 
 /// Progress of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Story {
+pub(super) struct Startup {
     /// Progress of each provider, in order.
-    pub(super) providers: Vec<Told>,
+    pub(super) providers: Vec<ProviderStart>,
     /// Failure that keeps the server from starting.
     pub(super) trouble: Option<Trouble>,
     /// Warnings of merge-config.
@@ -21,7 +21,7 @@ pub(super) struct Story {
 
 /// Progress of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ProviderStart {
     pub(super) phase: ProviderPhase,
     pub(super) trouble: Option<Trouble>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Stages {
 }
 
 /// Names for the messages.
-pub(super) struct Cast<'a> {
+pub(super) struct PodNames<'a> {
     pub(super) providers: &'a [Provider],
     pub(super) image: &'a str,
     pub(super) operator_image: &'a str,
@@ -77,13 +77,13 @@ pub(super) struct Cast<'a> {
 }
 
 /// Derives progress and failures from the stages.
-pub(super) fn tell(cast: &Cast, stages: &Stages) -> Story {
-    let mut story = Story {
-        providers: cast
+pub(super) fn diagnose(names: &PodNames, stages: &Stages) -> Startup {
+    let mut startup = Startup {
+        providers: names
             .providers
             .iter()
             .zip(&stages.providers)
-            .map(|(provider, stage)| told(cast, provider, stage))
+            .map(|(provider, stage)| provider_start(names, provider, stage))
             .collect(),
         trouble: None,
         warnings: match &stages.merge {
@@ -95,14 +95,14 @@ pub(super) fn tell(cast: &Cast, stages: &Stages) -> Story {
         stages
             .extract
             .as_ref()
-            .and_then(|stage| failure(cast, stage, &Container::Extract)),
-        failure(cast, &stages.merge, &Container::Merge),
-        failure(cast, &stages.server, &Container::Server),
+            .and_then(|stage| failure(names, stage, &Container::Extract)),
+        failure(names, &stages.merge, &Container::Merge),
+        failure(names, &stages.server, &Container::Server),
     ];
     let later = later.into_iter().flatten().next();
     if let Some(trouble) = &later {
-        let ended_in = ended_in(cast, stages);
-        for (provider, told) in cast.providers.iter().zip(&mut story.providers) {
+        let ended_in = ended_in(names, stages);
+        for (provider, start) in names.providers.iter().zip(&mut startup.providers) {
             let own = if is_about(&trouble.message, &provider.id) {
                 trouble.clone()
             } else if ended_in == Some(provider) {
@@ -110,16 +110,16 @@ pub(super) fn tell(cast: &Cast, stages: &Stages) -> Story {
             } else {
                 continue;
             };
-            told.phase = ProviderPhase::Failed;
-            told.trouble = Some(own);
+            start.phase = ProviderPhase::Failed;
+            start.trouble = Some(own);
         }
     }
-    story.trouble = story.providers.iter().find_map(|t| t.trouble.clone()).or(later);
-    story
+    startup.trouble = startup.providers.iter().find_map(|t| t.trouble.clone()).or(later);
+    startup
 }
 
 /// The provider in whose code the server ended: the last one whose files the server's last lines name.
-fn ended_in<'a>(cast: &Cast<'a>, stages: &Stages) -> Option<&'a Provider> {
+fn ended_in<'a>(names: &PodNames<'a>, stages: &Stages) -> Option<&'a Provider> {
     let (Stage::Failed(Failure::Exit { message, .. }), Stage::Done(merged)) = (&stages.server, &stages.merge) else {
         return None;
     };
@@ -131,7 +131,7 @@ fn ended_in<'a>(cast: &Cast<'a>, stages: &Stages) -> Option<&'a Provider> {
         Some(format!("{PACKAGES}/{}/", module.replace('.', "/")))
     };
     let place = |provider: &Provider| message.rfind(&folder(provider)?);
-    let found = cast
+    let found = names
         .providers
         .iter()
         .filter_map(|provider| Some((place(provider)?, provider)));
@@ -153,15 +153,15 @@ fn of_its_code(provider: &Provider, trouble: &Trouble) -> Trouble {
 }
 
 /// A provider whose init container has ended is ready, unless a later failure names it.
-fn told(cast: &Cast, provider: &Provider, stage: &Stage) -> Told {
-    Told {
+fn provider_start(names: &PodNames, provider: &Provider, stage: &Stage) -> ProviderStart {
+    ProviderStart {
         phase: match stage {
             Stage::Failed(_) => ProviderPhase::Failed,
             Stage::Waiting => ProviderPhase::Pending,
             Stage::Running => ProviderPhase::Installing,
             Stage::Done(_) => ProviderPhase::Ready,
         },
-        trouble: failure(cast, stage, &Container::Provider(provider)),
+        trouble: failure(names, stage, &Container::Provider(provider)),
     }
 }
 
@@ -174,20 +174,20 @@ enum Container<'a> {
 }
 
 impl Container<'_> {
-    fn name(&self, cast: &Cast) -> String {
+    fn name(&self, names: &PodNames) -> String {
         match self {
             Self::Provider(provider) => provider.container.clone(),
             Self::Extract => EXTRACT.to_owned(),
             Self::Merge => MERGE.to_owned(),
-            Self::Server => cast.server_container.to_owned(),
+            Self::Server => names.server_container.to_owned(),
         }
     }
 
-    fn image(&self, cast: &Cast) -> String {
+    fn image(&self, names: &PodNames) -> String {
         match self {
             Self::Provider(provider) => provider.image.clone(),
-            Self::Extract | Self::Server => cast.image.to_owned(),
-            Self::Merge => cast.operator_image.to_owned(),
+            Self::Extract | Self::Server => names.image.to_owned(),
+            Self::Merge => names.operator_image.to_owned(),
         }
     }
 
@@ -224,27 +224,27 @@ impl Container<'_> {
     }
 }
 
-fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble> {
+fn failure(names: &PodNames, stage: &Stage, container: &Container) -> Option<Trouble> {
     let Stage::Failed(failure) = stage else { return None };
-    let (name, image) = (container.name(cast), container.image(cast));
+    let (name, image) = (container.name(names), container.image(names));
     Some(match failure {
         Failure::Image(said) => Trouble::new(
             DistributionReason::ImagePullFailed,
             named(
                 container,
-                cast,
+                names,
                 &format!("Failed to pull {} image {image}: {said}", container.noun()),
             ),
             &match container {
                 Container::Merge => "This is the operator's own image, which pods of this namespace pull too: name a Secret with credentials for its registry in spec.server.podOverrides.imagePullSecrets, or run the operator with --operator-image and an image that nodes can pull".to_owned(),
-                _ => credentials(cast, &image),
+                _ => credentials(names, &image),
             },
         ),
-        Failure::Start(said) if let Some(provider) = referring(cast, said) => Trouble::new(
+        Failure::Start(said) if let Some(provider) = referring(names, said) => Trouble::new(
             DistributionReason::StartFailed,
             named(
                 &Container::Provider(provider),
-                cast,
+                names,
                 &format!("config refers to a value that cannot be read: {said}"),
             ),
             "Create the Secret or ConfigMap that the message names, or correct valueFrom in config of the provider; the kubelet tries again by itself",
@@ -253,7 +253,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             DistributionReason::StartFailed,
             named(
                 container,
-                cast,
+                names,
                 &format!("Container {name} (image {image}) cannot be started: {said}"),
             ),
             "Use an image whose USER is a number other than 0, or set runAsUser in spec.server.podOverrides.securityContext",
@@ -262,7 +262,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             DistributionReason::NoPython,
             named(
                 container,
-                cast,
+                names,
                 &format!("The {} image {image} has no python3: {said}", container.noun()),
             ),
             "Build the provider image on one that has python3 and pip, such as python:3.12-slim or UBI",
@@ -271,7 +271,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             DistributionReason::NoShell,
             named(
                 container,
-                cast,
+                names,
                 &format!("The {} image {image} has no /bin/sh: {said}", container.noun()),
             ),
             "Use a distribution image that has a shell, or give spec.server.containerSpec.command",
@@ -280,7 +280,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             DistributionReason::StartFailed,
             named(
                 container,
-                cast,
+                names,
                 &format!("Container {name} (image {image}) cannot be started: {said}"),
             ),
             "Correct the cause in the message; the kubelet retries",
@@ -289,7 +289,7 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
             DistributionReason::OutOfMemory,
             named(
                 container,
-                cast,
+                names,
                 &format!("Container {name} (image {image}) exceeded its memory limit and was killed"),
             ),
             match container {
@@ -297,18 +297,18 @@ fn failure(cast: &Cast, stage: &Stage, container: &Container) -> Option<Trouble>
                 _ => "Raise the memory limit of init containers in spec.server.podOverrides.initResources.limits, or use a provider with smaller packages",
             },
         ),
-        Failure::Exit { code, message } => exit(container, cast, *code, message),
+        Failure::Exit { code, message } => exit(container, names, *code, message),
     })
 }
 
 /// Remedy for an image that cannot be pulled, with the names of the Secrets that were tried.
-fn credentials(cast: &Cast, image: &str) -> String {
+fn credentials(names: &PodNames, image: &str) -> String {
     let registry = registry(image);
     let check = format!("Check that {image} exists, and");
-    match cast.pull_secrets.as_slice() {
+    match names.pull_secrets.as_slice() {
         [] => format!(
             "{check} whether {registry} requires credentials: the pod has none. Name a Secret of the type kubernetes.io/dockerconfigjson in spec.server.podOverrides.imagePullSecrets, or in imagePullSecrets of ServiceAccount '{}'",
-            cast.service_account
+            names.service_account
         ),
         secrets => {
             let names: Vec<String> = secrets.iter().map(|name| format!("'{name}'")).collect();
@@ -334,8 +334,8 @@ fn registry(image: &str) -> &str {
 }
 
 /// The provider whose `config` refers to the Secret or ConfigMap that the kubelet did not find.
-fn referring<'a>(cast: &Cast<'a>, said: &str) -> Option<&'a Provider> {
-    cast.providers.iter().find(|provider| {
+fn referring<'a>(names: &PodNames<'a>, said: &str) -> Option<&'a Provider> {
+    names.providers.iter().find(|provider| {
         provider.env.iter().any(|variable| {
             let sources = variable["valueFrom"].as_object().into_iter().flat_map(|m| m.values());
             let mut names = sources.filter_map(|source| source["name"].as_str());
@@ -346,7 +346,7 @@ fn referring<'a>(cast: &Cast<'a>, said: &str) -> Option<&'a Provider> {
 }
 
 /// The container's own message, in the formats of the specification.
-fn exit(container: &Container, cast: &Cast, code: i32, said: &str) -> Trouble {
+fn exit(container: &Container, names: &PodNames, code: i32, said: &str) -> Trouble {
     let way_out = match container {
         Container::Server if STOPPED.contains(&code) => {
             "If the server takes longer until it is healthy, raise spec.server.podOverrides.startupTimeoutSeconds; otherwise check the log of this container"
@@ -356,9 +356,9 @@ fn exit(container: &Container, cast: &Cast, code: i32, said: &str) -> Trouble {
     if said.is_empty() {
         let text = format!(
             "Container {} exited with code {code} without a message",
-            container.name(cast)
+            container.name(names)
         );
-        return Trouble::new(container.reason(), named(container, cast, &text), way_out);
+        return Trouble::new(container.reason(), named(container, names, &text), way_out);
     }
     let (message, resolution) = match said.rsplit_once("Resolution:") {
         Some((message, resolution)) => (message.trim(), resolution.trim()),
@@ -367,14 +367,14 @@ fn exit(container: &Container, cast: &Cast, code: i32, said: &str) -> Trouble {
     let message = message.strip_prefix("ERROR:").unwrap_or(message).trim();
     Trouble::new(
         known_reason(message).unwrap_or_else(|| container.reason()),
-        named(container, cast, message),
+        named(container, names, message),
         resolution,
     )
 }
 
 /// FR-030: every message carries the provider's id, the image and the init container.
-fn named(container: &Container, cast: &Cast, message: &str) -> String {
-    let (name, image) = (container.name(cast), container.image(cast));
+fn named(container: &Container, names: &PodNames, message: &str) -> String {
+    let (name, image) = (container.name(names), container.image(names));
     let id = match container {
         Container::Provider(provider) => provider.id.as_str(),
         _ => "",
