@@ -121,7 +121,7 @@ pub async fn session(State(app): State<Arc<App>>, request: Request, next: Next) 
 }
 
 async fn inside(session: Arc<Session>, request: Request, next: Next) -> Response {
-    audit::user("session", &session.lens.user);
+    audit::user("session", &session.view.user);
     let (mut parts, body) = request.into_parts();
     let mut pairs = Pairs::default();
     if changes(&parts.method) {

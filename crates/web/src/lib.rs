@@ -13,10 +13,10 @@
 //! | [`credentials`] | credentials of a session, and the identity of its user |
 //! | [`oidc`] | sign-in at an OpenID Connect issuer |
 //! | [`crypto`] | random keys, comparison of secrets |
-//! | [`lens`] | the cluster as one session sees it |
+//! | [`session_view`] | the cluster as one session sees it |
 //! | [`caches`] | watches shared by the sessions of one user |
 //! | [`watches`], [`store`], [`kind`], [`seen`] | the watch of a kind, its objects and its changes |
-//! | [`gateway`] | requests to asya-gateway |
+//! | [`asya_gateway`] | requests to asya-gateway |
 //! | [`health`] | health of the connection to the cluster |
 //! | [`live`] | server-sent events about changes |
 //! | [`history`], [`gauges`] | recent replicas, rollouts and failures; recent metrics of engines; their charts |
@@ -24,18 +24,17 @@
 //! | [`form`], [`moment`], [`said`] | values of forms; points in time; messages of a status |
 
 pub mod app;
+pub mod asya_gateway;
 pub mod caches;
 pub mod credentials;
 pub mod crypto;
 pub mod deeds;
 pub mod form;
-pub mod gateway;
 pub mod gauges;
 pub mod guard;
 pub mod health;
 pub mod history;
 pub mod kind;
-pub mod lens;
 pub mod live;
 pub mod moment;
 pub mod oidc;
@@ -45,6 +44,7 @@ pub mod refusal;
 pub mod said;
 pub mod seen;
 pub mod server;
+pub mod session_view;
 pub mod sessions;
 pub mod site;
 pub mod store;

@@ -60,7 +60,7 @@ pub async fn events(
 
 /// Changes that the session may see.
 fn changes(session: Arc<Session>, interest: Interest) -> impl Stream<Item = Event> {
-    let news = session.lens.news();
+    let news = session.view.news();
     stream::unfold((news, session, interest), async |(mut news, session, interest)| {
         loop {
             let event = match news.recv().await {
@@ -68,7 +68,7 @@ fn changes(session: Arc<Session>, interest: Interest) -> impl Stream<Item = Even
                     if !session.is_accepted().await {
                         return None;
                     }
-                    if !session.lens.may_hear(&change).await {
+                    if !session.view.may_hear(&change).await {
                         continue;
                     }
                     told(&change)
@@ -85,7 +85,7 @@ fn changes(session: Arc<Session>, interest: Interest) -> impl Stream<Item = Even
 
 /// Health of the connection.
 fn connection(session: &Session) -> impl Stream<Item = Event> + use<> {
-    stream::unfold((session.lens.connection(), true), async |(mut connection, first)| {
+    stream::unfold((session.view.connection(), true), async |(mut connection, first)| {
         if !first {
             connection.changed().await.ok()?;
         }

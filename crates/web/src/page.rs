@@ -41,9 +41,9 @@ pub struct Notice {
 impl Shell {
     /// Frame of a page for a session.
     pub fn new(session: &Session, part: &'static str, title: impl Into<String>) -> Self {
-        let lens = &session.lens;
+        let view = &session.view;
         let mut notices = Vec::new();
-        if let Connection::Down(since, why) = &*lens.connection().borrow() {
+        if let Connection::Down(since, why) = &*view.connection().borrow() {
             let text = format!(
                 "The cluster has not responded for {}: this page shows the last known state. Retrying every second. ({why})",
                 text::since(*since, clock::now())
@@ -54,9 +54,9 @@ impl Shell {
             title: title.into(),
             part,
             live: String::new(),
-            user: lens.user.clone(),
-            cluster: lens.url.trim_end_matches('/').to_owned(),
-            context: lens.context.clone(),
+            user: view.user.clone(),
+            cluster: view.url.trim_end_matches('/').to_owned(),
+            context: view.context.clone(),
             csrf: session.csrf.clone(),
             notices,
         }

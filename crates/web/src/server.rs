@@ -31,8 +31,8 @@ use crate::app::App;
 use crate::caches::Users;
 use crate::credentials::{Credential, Who, whoami};
 use crate::guard;
-use crate::lens::Lens;
 use crate::oidc::{self, CALLBACK, Impersonation, Issuer};
+use crate::session_view::SessionView;
 use crate::sessions::{self, Door, Login, Refused, Sessions};
 use crate::site::{Site, Sites};
 use crate::{crypto, deeds, live, pages, refusal};
@@ -286,11 +286,11 @@ async fn on_loopback(at: SocketAddr, config: Config, context: Option<String>) ->
         .map_or_else(|_| "the kubeconfig's user".to_owned(), |who| who.name);
     let caches = Users::new(client.default_namespace()).caches(&Who::default());
     let credential = Credential::of_connection(client.clone(), config);
-    let lens = Arc::new(Lens::new(credential, caches, address, user, home).in_context(context));
+    let view = Arc::new(SessionView::new(credential, caches, address, user, home).in_context(context));
     let key = crypto::random_key().map_err(Refused::from)?;
     let url = format!("http://{at}/?key={key}");
     let one_time = Mutex::default();
-    Ok((Door::Key { key, lens, one_time }, Sites::loopback(at), url, client))
+    Ok((Door::Key { key, view, one_time }, Sites::loopback(at), url, client))
 }
 
 fn connect(config: Config) -> Result<Client, Error> {
@@ -354,18 +354,21 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/providers", get(pages::providers::show))
         .route("/actors", get(pages::actors::show))
         .route("/actors/{namespace}/{name}", get(pages::actors::one))
-        .route("/actors/{namespace}/{name}/dead-letters", get(pages::letters::list))
+        .route(
+            "/actors/{namespace}/{name}/dead-letters",
+            get(pages::dead_letters::list),
+        )
         .route(
             "/actors/{namespace}/{name}/dead-letters/show",
-            get(pages::letters::show),
+            get(pages::dead_letters::show),
         )
         .route(
             "/actors/{namespace}/{name}/dead-letters/redrive",
-            post(pages::letters::redrive),
+            post(pages::dead_letters::redrive),
         )
         .route(
             "/actors/{namespace}/{name}/dead-letters/delete",
-            get(pages::letters::confirm).post(pages::letters::delete),
+            get(pages::dead_letters::confirm).post(pages::dead_letters::delete),
         )
         .route("/stacks", get(pages::stacks::show))
         .route("/stacks/{namespace}/{name}", get(pages::stacks::one))

@@ -27,8 +27,8 @@ use crate::caches::Users;
 use crate::credentials::{Credential, Unknown, Who, whoami};
 use crate::crypto::{random_key, same};
 use crate::health::FIRST_LIST;
-use crate::lens::Lens;
 use crate::oidc::{self, Impersonation, Issuer, Tokens};
+use crate::session_view::SessionView;
 
 /// Idle time after which a session ends.
 const IDLE: Duration = Duration::from_hours(8);
@@ -53,12 +53,12 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// Kind of sign-in.
 pub enum Door {
-    /// By the key of the printed address; all sessions share one lens.
+    /// By the key of the printed address; all sessions share one view.
     Key {
         /// The key.
         key: String,
-        /// Lens with the permissions of the kubeconfig.
-        lens: Arc<Lens>,
+        /// SessionView with the permissions of the kubeconfig.
+        view: Arc<SessionView>,
         /// One-time key, until it is used.
         one_time: Mutex<Option<OneTime>>,
     },
@@ -96,7 +96,7 @@ pub struct Session {
     /// Token that every form must contain.
     pub csrf: String,
     /// The cluster as the user sees it.
-    pub lens: Arc<Lens>,
+    pub view: Arc<SessionView>,
     /// The user; `None` behind a key, where it is the kubeconfig's.
     who: Option<Who>,
     /// Cancelled when it is over, whatever the reason.
@@ -138,20 +138,20 @@ impl Session {
         if self.is_over() {
             return false;
         }
-        let Some(who) = self.who.as_ref().filter(|_| !self.lens.is_down()) else {
+        let Some(who) = self.who.as_ref().filter(|_| !self.view.is_down()) else {
             return true;
         };
         let mut accepted = self.accepted.lock().await;
         if accepted.is_some_and(|at| at.elapsed() < COUNTS) {
             return !self.is_over();
         }
-        match tokio::time::timeout(FIRST_LIST, whoami(&self.lens.client())).await {
+        match tokio::time::timeout(FIRST_LIST, whoami(&self.view.client())).await {
             Ok(Ok(now)) if now == *who => *accepted = Some(Instant::now()),
             Ok(Ok(_) | Err(Unknown::Refused(_))) => self.over.cancel(),
             // Then it may see nothing either, and each page asks for that.
             Ok(Err(Unknown::Forbidden(_))) => {}
-            Ok(Err(Unknown::Away(why))) => self.lens.lost(why),
-            Err(_) => self.lens.lost("no response within 5 seconds".to_owned()),
+            Ok(Err(Unknown::Away(why))) => self.view.lost(why),
+            Err(_) => self.view.lost("no response within 5 seconds".to_owned()),
         }
         !self.is_over()
     }
@@ -229,7 +229,7 @@ pub struct Sessions {
 
 /// Data of a new session.
 struct Entry {
-    lens: Arc<Lens>,
+    view: Arc<SessionView>,
     who: Option<Who>,
     over: CancellationToken,
     /// Expiry of the credential, if known.
@@ -292,8 +292,8 @@ impl Sessions {
     /// The credential is rejected, or there are too many sessions.
     pub fn enter_with_key(&self, given: &str) -> Result<String, Refused> {
         match &self.door {
-            Door::Key { key, lens, .. } if same(key, given) => self.admit(Entry {
-                lens: lens.clone(),
+            Door::Key { key, view, .. } if same(key, given) => self.admit(Entry {
+                view: view.clone(),
                 who: None,
                 over: self.end.child_token(),
                 expires: None,
@@ -355,7 +355,7 @@ impl Sessions {
         let credential = Credential::of_token(login.cluster.clone(), token, over.clone()).ok_or(Refused::NoToken)?;
         let who = whoami(&credential.client()).await?;
         self.admit(Entry {
-            lens: login.lens(credential, &who),
+            view: login.view(credential, &who),
             who: Some(who),
             over,
             expires: expiry(token),
@@ -385,7 +385,7 @@ impl Sessions {
             _keeper: keeper,
         };
         self.admit(Entry {
-            lens: login.lens(credential, &who),
+            view: login.view(credential, &who),
             who: Some(who),
             over,
             // The tokens say so, always the newest.
@@ -395,13 +395,13 @@ impl Sessions {
     }
 
     fn admit(&self, entry: Entry) -> Result<String, Refused> {
-        audit::user("session", &entry.lens.user);
+        audit::user("session", &entry.view.user);
         let (id, csrf) = (random_key()?, random_key()?);
         let lifetime = SignedDuration::try_from(self.lifetime).unwrap_or(SignedDuration::MAX);
         let longest = clock::now().saturating_add(lifetime).unwrap_or(Timestamp::MAX);
         let session = Session {
             csrf,
-            lens: entry.lens,
+            view: entry.view,
             who: entry.who,
             over: entry.over,
             ends: entry.expires.map_or(longest, |expires| expires.min(longest)),
@@ -458,10 +458,16 @@ fn expiry(token: &str) -> Option<Timestamp> {
 }
 
 impl Login {
-    fn lens(&self, credential: Arc<Credential>, who: &Who) -> Arc<Lens> {
+    fn view(&self, credential: Arc<Credential>, who: &Who) -> Arc<SessionView> {
         let home = home(&who.name).unwrap_or_else(|| self.namespace.clone());
         let caches = self.users.caches(who);
-        Arc::new(Lens::new(credential, caches, self.url.clone(), who.name.clone(), home))
+        Arc::new(SessionView::new(
+            credential,
+            caches,
+            self.url.clone(),
+            who.name.clone(),
+            home,
+        ))
     }
 }
 

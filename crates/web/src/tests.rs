@@ -245,7 +245,7 @@ async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 async fn names(session: &Session) -> Vec<String> {
-    let seen = session.lens.deployments().await;
+    let seen = session.view.deployments().await;
     seen.items
         .iter()
         .filter_map(|md| md.metadata.namespace.clone())
@@ -279,7 +279,7 @@ async fn any_answer_that_refuses_a_credential_ends_its_session() {
     let console = Console::new(&cluster);
     let (_, session) = console.enter("t").await;
     cluster.revoke("t");
-    let seen = session.lens.deployments().await;
+    let seen = session.view.deployments().await;
     assert!(
         matches!(seen.trouble, Some(Trouble::SignedOut(_))),
         "{:?}",
@@ -335,15 +335,15 @@ async fn a_session_sees_only_what_its_own_credential_may() {
     let (one, two) = (console.enter("1").await.1, console.enter("2").await.1);
     assert_eq!(names(&one).await.len(), 2);
     cluster.powerless.lock().unwrap().insert("2".to_owned());
-    let seen = two.lens.deployments().await;
+    let seen = two.view.deployments().await;
     assert!(seen.items.is_empty() && matches!(seen.trouble, Some(Trouble::Forbidden(_))));
-    assert!(two.lens.deployment("a", "one").await.is_none());
+    assert!(two.view.deployment("a", "one").await.is_none());
     let change = Change {
         kind: "modeldeployments".to_owned(),
         namespace: "a".to_owned(),
         name: "one".to_owned(),
     };
-    assert!(!two.lens.may_hear(&change).await && one.lens.may_hear(&change).await);
+    assert!(!two.view.may_hear(&change).await && one.view.may_hear(&change).await);
 }
 
 #[tokio::test]
@@ -359,7 +359,7 @@ async fn a_right_that_is_taken_away_in_one_namespace_drops_what_is_there_and_not
     later().await;
     assert_eq!(names(&session).await, ["b"]);
     assert!(session.is_accepted().await);
-    assert!(session.lens.deployment("a", "one").await.is_none());
+    assert!(session.view.deployment("a", "one").await.is_none());
     eventually("what was in a stays", || console.used() < used).await;
     assert_eq!(cluster.lists(), lists, "what is in b was read again");
 }
@@ -490,7 +490,7 @@ async fn the_least_recently_used_caches_are_dropped_without_room() {
 
     let tiny = Console::with(&cluster, 64 * 1024 + 1000, LIFETIME);
     let jane = tiny.enter("jane").await.1;
-    let seen = jane.lens.deployments().await;
+    let seen = jane.view.deployments().await;
     assert!(
         seen.items.is_empty() && seen.trouble == Some(Trouble::TooMuch),
         "{:?}",

@@ -97,7 +97,7 @@ async fn annotate(session: &Session, place: &Place, paused: Option<&str>) -> Res
     let Some(annotation) = place.target.kind.paused_by() else {
         return refusal::nowhere().await;
     };
-    let cluster = session.lens.cluster();
+    let cluster = session.view.cluster();
     let done = cluster
         .annotate(&place.target, &place.namespace, (annotation, paused), MANAGER)
         .await;
@@ -109,7 +109,7 @@ async fn annotate(session: &Session, place: &Place, paused: Option<&str>) -> Res
 
 /// Asks whether it is meant.
 pub async fn ask(Asker(session): Asker, place: Place) -> Response {
-    match session.lens.cluster().get(&place.target, &place.namespace).await {
+    match session.view.cluster().get(&place.target, &place.namespace).await {
         Ok(object) => refusal::html(&Delete {
             shell: Shell::new(&session, place.part, format!("Delete {}", place.target.name)),
             uid: object.uid().unwrap_or_default(),
@@ -125,7 +125,7 @@ pub async fn delete(Asker(session): Asker, place: Place, Sent(form): Sent) -> Re
         let text = "The form does not identify an object. Nothing was deleted. Open the page of the object and delete it there.";
         return refusal::refuse(StatusCode::BAD_REQUEST, text);
     };
-    let cluster = session.lens.cluster();
+    let cluster = session.view.cluster();
     match cluster.delete(&place.target, &place.namespace, uid, false).await {
         Ok(()) => Redirect::to(&format!("/{}", place.part)).into_response(),
         Err(error) => refused(&error),

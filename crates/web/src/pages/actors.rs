@@ -13,14 +13,14 @@ use runway_operator::clock;
 use super::entries::{Entry, amiss, of_condition_once};
 use super::objects::{self, Asked, Objects};
 use super::overview::actor_state;
-use crate::gateway;
+use crate::asya_gateway;
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
-use crate::lens::Lens;
 use crate::moment::Moment;
 use crate::page::{self, Shell};
 use crate::refusal;
 use crate::said::{Once, Said};
+use crate::session_view::SessionView;
 
 struct Actor {
     namespace: String,
@@ -74,7 +74,7 @@ struct One {
 
 /// The list.
 pub async fn show(Asker(session): Asker) -> Response {
-    let seen = session.lens.actors().await;
+    let seen = session.view.actors().await;
     let mut shell = Shell::new(&session, "actors", "Actors").live("asyncactors");
     shell.note("AsyncActors", &seen);
     let now = clock::now();
@@ -84,17 +84,17 @@ pub async fn show(Asker(session): Asker) -> Response {
 
 /// One of them.
 pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
-    let Some(found) = session.lens.actor(&namespace, &name).await else {
+    let Some(found) = session.view.actor(&namespace, &name).await else {
         return refusal::absent("AsyncActor");
     };
     let now = clock::now();
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
-    let source = Source::from(session.lens.cluster());
-    let ((depth, tree), messages) = tokio::join!(source.actor(&found), messages(&session.lens, &namespace, &name));
+    let source = Source::from(session.view.cluster());
+    let ((depth, tree), messages) = tokio::join!(source.actor(&found), messages(&session.view, &namespace, &name));
     let shown = actor(&found, now);
     let mut once = Once::default();
     once.is_new(&shown.message);
-    let objects = objects::of(&session.lens, tree, &asked, &mut once).await;
+    let objects = objects::of(&session.view, tree, &asked, &mut once).await;
     refusal::html(&One {
         shell: Shell::new(&session, "actors", name.to_string()).live_of("asyncactors", &namespace, &name),
         said: Said::new(
@@ -106,15 +106,15 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked)
         depth: depth.to_string(),
         messages,
         objects,
-        chart: Chart::of_replicas(&session.lens.actor_history(&namespace, &name), now),
+        chart: Chart::of_replicas(&session.view.actor_history(&namespace, &name), now),
         conditions: conditions.map(|c| of_condition_once(c, &mut once, now)).collect(),
         yaml: page::yaml(found.as_ref()),
     })
 }
 
 /// Numbers of messages from asya-gateway, or the reason why they are unknown.
-async fn messages(lens: &Lens, namespace: &Namespace, name: &Name) -> String {
-    let asked = gateway::ask(lens, gateway::LOOK, async |gateway| {
+async fn messages(view: &SessionView, namespace: &Namespace, name: &Name) -> String {
+    let asked = asya_gateway::ask(view, asya_gateway::LOOK, async |gateway| {
         gateway.numbers(namespace, name).await
     })
     .await;

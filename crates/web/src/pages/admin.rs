@@ -42,12 +42,12 @@ struct Admin {
 
 /// The page.
 pub async fn show(Asker(session): Asker) -> Response {
-    let lens = &session.lens;
-    let cluster = lens.cluster();
-    let deployments: Api<Deployment> = Api::namespaced(lens.client(), NAMESPACE);
-    let leases: Api<Lease> = Api::namespaced(lens.client(), NAMESPACE);
+    let view = &session.view;
+    let cluster = view.cluster();
+    let deployments: Api<Deployment> = Api::namespaced(view.client(), NAMESPACE);
+    let leases: Api<Lease> = Api::namespaced(view.client(), NAMESPACE);
     let params = ListParams::default();
-    let client = lens.client();
+    let client = view.client();
     let (deployments, leases, version) = tokio::join!(
         deployments.list(&params),
         leases.list(&params),

@@ -140,8 +140,8 @@ async fn begin(
     messages: &[Message],
     options: &Options,
 ) -> Result<impl futures::Stream<Item = Result<Part, Error>> + Send + use<>, (StatusCode, String)> {
-    let lens = &session.lens;
-    let cluster = lens.cluster();
+    let view = &session.view;
+    let cluster = view.cluster();
     let access = endpoint::access(md);
     let access = access.ok_or_else(|| (StatusCode::CONFLICT, "no endpoint yet".to_owned()))?;
     let refused = |error: Error| {

@@ -101,8 +101,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
         Err(response) => return response,
     };
     let now = clock::now();
-    let lens = &session.lens;
-    let source = Source::from(lens.cluster());
+    let source = Source::from(session.view.cluster());
     let (view, tree, providers) = tokio::join!(
         source.view(md.as_ref().clone(), now),
         source.tree_of_deployment(md.as_ref().clone(), now),
@@ -111,7 +110,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
     let why = providers.ok().map(|providers| why::explain(&md, &providers, now));
     let mut once = Once::default();
     once.is_new(&message(&view.md));
-    let objects = objects::of(lens, tree, &asked, &mut once).await;
+    let objects = objects::of(&session.view, tree, &asked, &mut once).await;
     refusal::html(&detail(&session, &view, objects, why, once, now))
 }
 
@@ -186,7 +185,7 @@ fn detail(
         forward,
         request,
         chart: Chart::of_replicas(
-            &session.lens.deployment_history(&head.row.namespace, &head.row.name),
+            &session.view.deployment_history(&head.row.namespace, &head.row.name),
             now,
         ),
         conditions: conditions(md, &mut once, now),
@@ -227,12 +226,12 @@ pub async fn yaml(Asker(session): Asker, Of { namespace, name }: Of) -> Response
 /// # Errors
 /// The page to show instead.
 pub async fn find(session: &Session, namespace: &Namespace, name: &Name) -> Result<Arc<ModelDeployment>, Response> {
-    if let Some(md) = session.lens.deployment(namespace, name).await {
+    if let Some(md) = session.view.deployment(namespace, name).await {
         return Ok(md);
     }
     // The watch may not reach there, or not yet: the cluster knows.
-    let lens = &session.lens;
-    let cluster = lens.cluster();
+    let view = &session.view;
+    let cluster = view.cluster();
     cluster
         .deployment(namespace, name)
         .await

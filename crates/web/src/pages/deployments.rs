@@ -140,7 +140,7 @@ impl List {
 
 /// The page.
 pub async fn show(Asker(session): Asker, Query(asked): Query<Asked>) -> Response {
-    let seen = session.lens.deployments().await;
+    let seen = session.view.deployments().await;
     let mut shell = Shell::new(&session, "deployments", "Models").live("modeldeployments");
     shell.note("ModelDeployments", &seen);
     let namespaces: BTreeSet<String> = seen.items.iter().filter_map(|md| md.namespace()).collect();

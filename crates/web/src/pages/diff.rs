@@ -46,8 +46,8 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
         Ok(md) => md,
         Err(response) => return response,
     };
-    let (lens, now) = (&session.lens, clock::now());
-    let cluster = lens.cluster();
+    let (view, now) = (&session.view, clock::now());
+    let cluster = view.cluster();
     let mut page = Page {
         shell: Shell::new(&session, "deployments", format!("{name}, changes")),
         head: Head::new(&md, "diff", now),

@@ -127,13 +127,13 @@ impl Fit {
 
 impl<'a> Draft<'a> {
     async fn new(session: &'a Session, live: Option<Arc<ModelDeployment>>) -> Self {
-        let configs = session.lens.providers().await.items;
+        let configs = session.view.providers().await.items;
         let object = match &live {
             Some(md) => json!(md.as_ref()),
             None => json!({
                 "apiVersion": "kubeairunway.ai/v1alpha1",
                 "kind": "ModelDeployment",
-                "metadata": {"namespace": session.lens.home},
+                "metadata": {"namespace": session.view.home},
                 "spec": {},
             }),
         };
@@ -310,7 +310,7 @@ impl<'a> Draft<'a> {
             StatusCode::UNPROCESSABLE_ENTITY
         })?;
         audit::object("ModelDeployment", &namespace, &name);
-        let api = self.session.lens.cluster().api(Kind::ModelDeployment, Some(&namespace));
+        let api = self.session.view.cluster().api(Kind::ModelDeployment, Some(&namespace));
         let field_manager = Some(MANAGER.to_owned());
         let sent = match &self.live {
             None => match serde_json::from_value::<DynamicObject>(self.object.clone()) {
@@ -353,8 +353,8 @@ impl<'a> Draft<'a> {
                 return code;
             }
         }
-        let lens = &self.session.lens;
-        let cluster = lens.cluster();
+        let view = &self.session.view;
+        let cluster = view.cluster();
         let verb = if self.live.is_some() { "change" } else { "create" };
         let doing = format!("{verb} ModelDeployment '{name}' in namespace '{namespace}'");
         form::mark(
@@ -435,7 +435,7 @@ impl<'a> Draft<'a> {
             fit: self.fit,
             engines: self.providers.engines().into_iter().map(str::to_owned).collect(),
             providers: self.providers.iter().map(|(name, _)| name.to_owned()).collect(),
-            namespaces: self.session.lens.namespaces().await,
+            namespaces: self.session.view.namespaces().await,
         };
         refusal::status_html(code, &form)
     }
@@ -465,7 +465,7 @@ impl<'a> Draft<'a> {
 
     /// Checks whether the pods fit on the nodes, with the user's permissions.
     async fn check_fit(&self) -> Fit {
-        let cluster = self.session.lens.cluster();
+        let cluster = self.session.view.cluster();
         Fit::new(match read(&self.object) {
             Ok(md) => fitting::of(&cluster, md, clock::now()).await.map_err(|e| chain(&e)),
             Err((path, text)) => Err(format!("{path}: {text}")),

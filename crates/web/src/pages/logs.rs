@@ -136,12 +136,12 @@ pub async fn follow(Asker(session): Asker, Of { namespace, name }: Of, Query(ask
 }
 
 fn api(session: &Session, namespace: &Namespace) -> Api<Pod> {
-    Api::namespaced(session.lens.client(), namespace)
+    Api::namespaced(session.view.client(), namespace)
 }
 
 async fn pods(session: &Session, namespace: &Namespace, name: Name) -> Result<Vec<Pod>, Error> {
-    let lens = &session.lens;
-    let cluster = lens.cluster();
+    let view = &session.view;
+    let cluster = view.cluster();
     let target = Target {
         kind: Kind::ModelDeployment,
         name,

@@ -13,8 +13,8 @@ use runway_operator::telemetry::chain;
 use serde::Deserialize;
 
 use super::entries::{Entry, of_event};
-use crate::lens::Lens;
 use crate::said::Once;
+use crate::session_view::SessionView;
 
 /// Lines of a log that are shown.
 const LINES: i64 = 100;
@@ -79,11 +79,11 @@ impl Boxes<'_> {
 }
 
 /// The objects of a page, with a chosen pod if it is one of them. Texts that the page has shown are omitted.
-pub async fn of(lens: &Lens, mut tree: Tree, asked: &Asked, once: &mut Once) -> Objects {
+pub async fn of(view: &SessionView, mut tree: Tree, asked: &Asked, once: &mut Once) -> Objects {
     silence(&mut tree.root, once);
     let chosen = match asked.pod.parse::<Name>() {
         Ok(pod) if holds(&tree.root, &pod) => match tree.namespace.parse() {
-            Ok(namespace) => Some(chosen(lens, &namespace, pod).await),
+            Ok(namespace) => Some(chosen(view, &namespace, pod).await),
             Err(_) => None,
         },
         _ => None,
@@ -112,7 +112,7 @@ fn holds(node: &Node, pod: &Name) -> bool {
     (node.kind == "Pod" && node.name == pod.as_str()) || node.children.iter().any(|child| holds(child, pod))
 }
 
-async fn chosen(lens: &Lens, namespace: &Namespace, pod: Name) -> Chosen {
+async fn chosen(view: &SessionView, namespace: &Namespace, pod: Name) -> Chosen {
     let mut found = Chosen {
         name: pod.to_string(),
         container: String::new(),
@@ -120,7 +120,7 @@ async fn chosen(lens: &Lens, namespace: &Namespace, pod: Name) -> Chosen {
         log: String::new(),
         missing: Vec::new(),
     };
-    let api: Api<Pod> = Api::namespaced(lens.client(), namespace);
+    let api: Api<Pod> = Api::namespaced(view.client(), namespace);
     let object = match api.get(&pod).await {
         Ok(object) => object,
         Err(error) => {
@@ -128,7 +128,7 @@ async fn chosen(lens: &Lens, namespace: &Namespace, pod: Name) -> Chosen {
             return found;
         }
     };
-    let events: Api<Event> = Api::namespaced(lens.client(), namespace);
+    let events: Api<Event> = Api::namespaced(view.client(), namespace);
     let about = ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={pod}"));
     let container = pods::containers(&object, None, false)
         .ok()

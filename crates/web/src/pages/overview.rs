@@ -121,12 +121,12 @@ struct Overview {
 
 /// The page.
 pub async fn show(Asker(session): Asker) -> Response {
-    let lens = &session.lens;
+    let view = &session.view;
     let (models, providers, actors, stacks) = tokio::join!(
-        lens.deployments(),
-        lens.providers(),
-        lens.actors(),
-        lens.distributions()
+        view.deployments(),
+        view.providers(),
+        view.actors(),
+        view.distributions()
     );
     let mut shell = Shell::new(&session, "overview", "Overview").live("");
     let installed = !matches!(models.trouble, Some(Trouble::NotInstalled(_)));

@@ -60,7 +60,7 @@ struct All {
 
 /// The page.
 pub async fn show(Asker(session): Asker) -> Response {
-    let (seen, models) = tokio::join!(session.lens.providers(), session.lens.deployments());
+    let (seen, models) = tokio::join!(session.view.providers(), session.view.deployments());
     let mut shell = Shell::new(&session, "providers", "Providers").live("inferenceproviderconfigs");
     shell.note("InferenceProviderConfigs", &seen);
     let now = clock::now();

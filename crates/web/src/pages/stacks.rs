@@ -78,7 +78,7 @@ struct One {
 
 /// The list.
 pub async fn show(Asker(session): Asker) -> Response {
-    let seen = session.lens.distributions().await;
+    let seen = session.view.distributions().await;
     let mut shell = Shell::new(&session, "stacks", "Llama Stack").live("llamastackdistributions");
     shell.note("LlamaStackDistributions", &seen);
     let now = clock::now();
@@ -88,16 +88,16 @@ pub async fn show(Asker(session): Asker) -> Response {
 
 /// One of them.
 pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
-    let Some(found) = session.lens.distribution(&namespace, &name).await else {
+    let Some(found) = session.view.distribution(&namespace, &name).await else {
         return refusal::absent("LlamaStackDistribution");
     };
     let now = clock::now();
     let conditions = found.status.iter().flat_map(|s| &s.conditions);
-    let tree = Source::from(session.lens.cluster()).tree_of_distribution(&found).await;
+    let tree = Source::from(session.view.cluster()).tree_of_distribution(&found).await;
     let shown = stack(&found, now);
     let mut once = Once::default();
     once.is_new(&shown.message);
-    let objects = objects::of(&session.lens, tree, &asked, &mut once).await;
+    let objects = objects::of(&session.view, tree, &asked, &mut once).await;
     refusal::html(&One {
         shell: Shell::new(&session, "stacks", name.to_string()).live_of("llamastackdistributions", &namespace, &name),
         said: Said::new(

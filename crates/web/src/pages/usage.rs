@@ -40,8 +40,8 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
         Ok(md) => md,
         Err(response) => return response,
     };
-    let lens = &session.lens;
-    let values = lens.gauges.of(&Arc::new(lens.cluster()), &md).await;
+    let view = &session.view;
+    let values = view.gauges.of(&Arc::new(view.cluster()), &md).await;
     let now = clock::now();
     let mut page = Page {
         shell: Shell::new(&session, "deployments", format!("{name}, usage")).live_of(
@@ -50,7 +50,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
             &name,
         ),
         head: Head::new(&md, "usage", now),
-        charts: charts(&lens.deployment_history(&namespace, &name), &values, now),
+        charts: charts(&view.deployment_history(&namespace, &name), &values, now),
         rows: Vec::new(),
         problems: Vec::new(),
         seconds: STEP.as_secs(),

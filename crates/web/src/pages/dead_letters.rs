@@ -9,8 +9,8 @@ use runway_client::messages::DeadLetter;
 use runway_operator::clock;
 use serde::Deserialize;
 
+use crate::asya_gateway;
 use crate::form::Pairs;
-use crate::gateway;
 use crate::guard::{Asker, Of, Sent};
 use crate::moment::Moment;
 use crate::page::{self, Shell};
@@ -77,7 +77,7 @@ struct Delete {
 
 /// The list.
 pub async fn list(Asker(session): Asker, Of { namespace, name }: Of) -> Response {
-    let found = gateway::ask(&session.lens, gateway::LOOK, async |gateway| {
+    let found = asya_gateway::ask(&session.view, asya_gateway::LOOK, async |gateway| {
         gateway.dead_letters(&namespace, &name, SHOWN).await
     })
     .await;
@@ -106,7 +106,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(chose
     let Some(id) = chosen.id else {
         return unclear();
     };
-    let found = gateway::ask(&session.lens, gateway::LOOK, async |gateway| {
+    let found = asya_gateway::ask(&session.view, asya_gateway::LOOK, async |gateway| {
         gateway.dead_letter(&namespace, &name, &id).await
     })
     .await;
@@ -147,7 +147,7 @@ async fn process(session: &Session, place: &Place, verb: &str, form: &Pairs) -> 
         _ => return unclear(),
     };
     let Place { namespace, name } = place;
-    let done = gateway::ask(&session.lens, gateway::WORK, async |gateway| {
+    let done = asya_gateway::ask(&session.view, asya_gateway::WORK, async |gateway| {
         gateway.process(verb, namespace, name, ids.as_deref()).await
     })
     .await;

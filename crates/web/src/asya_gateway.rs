@@ -8,9 +8,9 @@ use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Error, Place};
 use runway_operator::telemetry::chain;
 use tokio::time::timeout;
 
-use crate::lens::Lens;
 use crate::pages::actions;
 use crate::refusal;
+use crate::session_view::SessionView;
 
 /// Time limit of a request that reads.
 pub const LOOK: Duration = Duration::from_secs(5);
@@ -65,16 +65,16 @@ impl From<Error> for Failed {
 /// # Errors
 /// The gateway does not answer within `limit`, cannot be reached, or rejects the request.
 pub async fn ask<T>(
-    lens: &Lens,
+    view: &SessionView,
     limit: Duration,
     question: impl AsyncFnOnce(&AsyaGateway<'_>) -> Result<T, Error>,
 ) -> Result<T, Failed> {
-    let cluster = lens.cluster();
+    let cluster = view.cluster();
     let place: Place = DEFAULT_PLACE
         .parse()
         .map_err(|invalid: String| Failed::because(StatusCode::INTERNAL_SERVER_ERROR, invalid))?;
     let asked = async {
-        let authorization = lens.credential().authorization().await?;
+        let authorization = view.credential().authorization().await?;
         question(&AsyaGateway::with(&cluster, &place, authorization)).await
     };
     let Ok(answer) = timeout(limit, asked).await else {

@@ -57,7 +57,7 @@ impl Pass {
 }
 
 /// The cluster as one session sees it.
-pub struct Lens {
+pub struct SessionView {
     client: Client,
     /// The address of the cluster.
     pub url: String,
@@ -76,7 +76,7 @@ pub struct Lens {
     credential: Arc<Credential>,
 }
 
-impl Lens {
+impl SessionView {
     /// Creates it without sending a request.
     pub fn new(credential: Arc<Credential>, caches: Arc<Caches>, url: String, user: String, home: Namespace) -> Self {
         caches.holders.add(&credential);
