@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use regex::Regex;
@@ -59,10 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-llama-stack-operator",
             "runway-operator",
             "runway-provider",
-            "runway-provider-direct",
-            "runway-provider-dynamo",
-            "runway-provider-kaito",
-            "runway-provider-kuberay",
+            "runway-provider-*",
         ],
     ),
     (
@@ -85,7 +83,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Crates that api must not depend on, so that its types are cheap to use.
 const NOT_IN_API: [&str; 3] = ["tokio", "kube-client", "hyper"];
 
-/// Folders and files whose code must be pure: the same plan runs in production, in `render` and in tests.
+/// Folders and files whose code must be pure: the same plan runs in production, in `render` and in tests. A `*` in the name of a
+/// crate stands for several.
 const PURE: &[&str] = &[
     "crates/operator/src/kubelet.rs",
     "crates/provider/src/plan",
@@ -98,10 +97,7 @@ const PURE: &[&str] = &[
     "crates/client/src/offline/deploy.rs",
     "crates/client/src/target.rs",
     "crates/client/src/view",
-    "crates/provider-direct/src",
-    "crates/provider-dynamo/src",
-    "crates/provider-kaito/src",
-    "crates/provider-kuberay/src",
+    "crates/provider-*/src",
     "crates/asya-operator/src/plan",
     "crates/asya-operator/src/request.rs",
     "crates/asya-operator/src/targets.rs",
@@ -191,7 +187,10 @@ fn dependency_direction(metadata: &Value) -> Vec<String> {
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let used = dependency["name"].as_str().unwrap_or_default();
             let for_tests = dependency["kind"] == "dev";
-            if used.starts_with("runway-") && !for_tests && !allowed.contains(&used) {
+            if used.starts_with("runway-")
+                && !for_tests
+                && !allowed.iter().any(|pattern| matches_pattern(pattern, used))
+            {
                 complaints.push(format!("{name} must not depend on {used}"));
             }
         }
@@ -311,11 +310,34 @@ fn pure_code() -> Result<Vec<String>> {
     .concat())
 }
 
+/// Paths of a place: those of all crates whose name matches, and at least one.
+fn expanded(place: &str) -> Result<Vec<PathBuf>> {
+    let root = shell::root();
+    let Some((pattern, rest)) = place.split_once("*/") else {
+        return Ok(vec![root.join(place)]);
+    };
+    let (folder, prefix) = pattern.rsplit_once('/').context("a pattern has a folder")?;
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(root.join(folder)).with_context(|| format!("cannot read {folder}"))? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            paths.push(entry.path().join(rest));
+        }
+    }
+    ensure!(!paths.is_empty(), "nothing matches {place}");
+    Ok(paths)
+}
+
 /// Occurrences of forbidden text in code, except in tests.
 fn without(places: &[&str], words: &[(&str, &str)], what: &str) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for place in places {
-        for file in files::rust_files(&shell::root().join(place))? {
+    for place in places
+        .iter()
+        .map(|place| expanded(place))
+        .collect::<Result<Vec<_>>>()?
+        .concat()
+    {
+        for file in files::rust_files(&place)? {
             if file.ends_with("main.rs") {
                 continue;
             }

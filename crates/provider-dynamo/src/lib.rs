@@ -112,6 +112,10 @@ impl Provider for Dynamo {
         &["dynamo-platform-dynamo-operator-controller-manager"]
     }
 
+    fn operator_labels(&self) -> &'static [&'static str] {
+        &["dynamo-operator"]
+    }
+
     fn children(&self, name: &str) -> Vec<ChildRef> {
         vec![ChildRef {
             kind: DYNAMO_GRAPH_DEPLOYMENT,

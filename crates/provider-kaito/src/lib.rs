@@ -130,6 +130,10 @@ impl Provider for Kaito {
         ]
     }
 
+    fn operator_labels(&self) -> &'static [&'static str] {
+        &["workspace", "kaito-workspace", "ai-toolchain-operator"]
+    }
+
     fn pod_labels(&self) -> Vec<&'static str> {
         vec![labels::POD_WORKSPACE, labels::POD_INFERENCE_SET]
     }

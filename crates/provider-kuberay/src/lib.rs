@@ -106,6 +106,10 @@ impl Provider for KubeRay {
         }]
     }
 
+    fn operator_labels(&self) -> &'static [&'static str] {
+        &["kuberay-operator"]
+    }
+
     fn pod_labels(&self) -> Vec<&'static str> {
         vec![runway_api::labels::DEPLOYMENT, labels::WORKER]
     }

@@ -158,6 +158,12 @@ pub trait Provider: Send + Sync + 'static {
         &[]
     }
 
+    /// Values of the label `app.kubernetes.io/name` that the upstream operator's Deployment may have, as its charts set it.
+    /// `kubeairunway check` looks for it. Defaults to none.
+    fn operator_labels(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Every object that [`translate`](Self::translate) may create for a ModelDeployment of this name, for any spec.
     fn children(&self, name: &str) -> Vec<ChildRef>;
 

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use runway_client::manifests;
 use runway_dev_support::shell::root;
 use serde::Deserialize;
 
@@ -13,14 +15,6 @@ pub(crate) const PATH: &str = "docs/user-guide.md";
 
 const BEGIN: &str = "<!-- Made by `cargo xtask gen` from crates/testbed/tests/changes. Do not edit. -->\n";
 const END: &str = "<!-- End of the generated table. -->\n";
-
-/// Providers in the order of the columns, with their titles.
-const PROVIDERS: [(&str, &str); 4] = [
-    ("kaito", "KAITO"),
-    ("direct", "direct"),
-    ("dynamo", "Dynamo"),
-    ("kuberay", "KubeRay"),
-];
 
 /// Effect of a change, as the test writes it.
 #[derive(Deserialize)]
@@ -43,13 +37,21 @@ pub(crate) fn page() -> Result<String> {
     Ok(format!("{before}{BEGIN}\n{}\n{END}{after}", table()?))
 }
 
+/// File with the effects of changes that the test has seen.
+fn seen_of(provider: &str) -> PathBuf {
+    root().join(format!("crates/testbed/tests/changes/{provider}.yaml"))
+}
+
 fn table() -> Result<String> {
     let mut changes: Vec<String> = Vec::new();
     let mut cells: BTreeMap<(String, &str), String> = BTreeMap::new();
-    for (provider, _) in PROVIDERS {
-        let path = format!("crates/testbed/tests/changes/{provider}.yaml");
-        let text = fs::read_to_string(root().join(&path)).with_context(|| format!("cannot read {path}"))?;
-        let rows: Vec<Row> = serde_saphyr::from_str(&text).with_context(|| path.clone())?;
+    let mut providers = manifests::built_in_providers();
+    // A provider has a column once the test has a table for it.
+    providers.retain(|provider| seen_of(provider.name()).exists());
+    for provider in providers.iter().map(|provider| provider.name()) {
+        let path = seen_of(provider);
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let rows: Vec<Row> = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
         for row in rows {
             if !changes.contains(&row.change) {
                 changes.push(row.change.clone());
@@ -57,7 +59,7 @@ fn table() -> Result<String> {
             cells.insert((row.change.clone(), provider), words(&row));
         }
     }
-    let titles: Vec<&str> = PROVIDERS.iter().map(|(_, title)| *title).collect();
+    let titles: Vec<&str> = providers.iter().map(|provider| provider.title()).collect();
     let mut table = format!(
         "| you change | {} |\n|---|{}\n",
         titles.join(" | "),
@@ -65,7 +67,7 @@ fn table() -> Result<String> {
     );
     for change in changes {
         write!(table, "| {change} |")?;
-        for (provider, _) in PROVIDERS {
+        for provider in providers.iter().map(|provider| provider.name()) {
             let cell = cells
                 .get(&(change.clone(), provider))
                 .map_or("not tested", String::as_str);

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::Observed;
-use super::judge::{DEPLOY, KEDA, OPERATORS, operator_labels};
+use super::judge::{DEPLOY, KEDA, OPERATORS};
 use super::observed::{Admission, Facts, Unread};
 use crate::live::access::{self, Right};
 use crate::live::cluster::{self, Cluster};
@@ -322,7 +322,7 @@ impl Reader {
     async fn operators(&self) -> Read<k8s_openapi::api::apps::v1::Deployment> {
         let names: Vec<&str> = manifests::built_in_providers()
             .iter()
-            .flat_map(|p| operator_labels(p.name()))
+            .flat_map(|provider| provider.operator_labels())
             .copied()
             .chain([KEDA])
             .collect();

@@ -14,7 +14,7 @@ mod shared;
 
 pub(super) use cluster::DEPLOY;
 pub(super) use neighbours::KEDA;
-pub(super) use providers::{OPERATORS, operator_labels};
+pub(super) use providers::OPERATORS;
 
 use super::{Asked, Causes, Check, Group, Judged, Judgement, Level, Observed, Outcome, Skip};
 

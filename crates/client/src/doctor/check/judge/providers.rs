@@ -258,16 +258,6 @@ fn schemas(observed: &Observed) -> Judged {
 /// Key in the facts for Deployments of upstream operators that cannot be listed.
 pub(in crate::doctor::check) const OPERATORS: &str = "Deployments of upstream operators";
 
-/// The label `app.kubernetes.io/name` of each upstream operator's Deployment, as its chart sets it.
-pub(in crate::doctor::check) fn operator_labels(provider: &str) -> &'static [&'static str] {
-    match provider {
-        "kaito" => &["workspace", "kaito-workspace", "ai-toolchain-operator"],
-        "dynamo" => &["dynamo-operator"],
-        "kuberay" => &["kuberay-operator"],
-        _ => &[],
-    }
-}
-
 fn operators(observed: &Observed) -> Judged {
     let (deployments, now) = (observed.deployments()?, observed.now());
     observed.readable(OPERATORS)?;
@@ -278,7 +268,7 @@ fn operators(observed: &Observed) -> Judged {
             continue;
         }
         let name = provider.name();
-        let names = operator_labels(name);
+        let names = provider.operator_labels();
         let is_its = |label: &String| names.contains(&label.as_str());
         let found = deployments
             .iter()
