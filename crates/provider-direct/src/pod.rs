@@ -90,24 +90,8 @@ fn container(
         .with("lifecycle", lifecycle(settings))
         // An engine that rejects its arguments logs the reason last.
         .with("terminationMessagePolicy", "FallbackToLogsOnError")
-        .with(
-            "securityContext",
-            fields()
-                .with("allowPrivilegeEscalation", false)
-                .with("capabilities", json!({"drop": ["ALL"]}))
-                .with("runAsNonRoot", json!(runs_as_another_user(request).then_some(true)))
-                .with("seccompProfile", json!({"type": "RuntimeDefault"})),
-        )
+        .with("securityContext", pods::container_security(request, None))
         .into()
-}
-
-/// Whether the pod has a user other than root, which Pod Security `restricted` wants to see confirmed.
-fn runs_as_another_user(request: &Request) -> bool {
-    let context = request.pods.security_context.as_ref();
-    context
-        .and_then(|context| context.run_as_user)
-        .is_some_and(|user| user > 0)
-        && context.is_some_and(|context| context.run_as_non_root.is_none())
 }
 
 /// Delay between the pod's termination, which ends new requests, and the signal to the engine: llama-server drops its requests

@@ -70,6 +70,10 @@ fn pod_spec(component: &Component) -> Fields {
         .with(
             "volumeMounts",
             component.volumes.iter().map(Volume::mount).collect::<Vec<_>>(),
+        )
+        .with(
+            "securityContext",
+            pods::container_security(component.request, component.image_user),
         );
     let volumes: Vec<Value> = component.volumes.iter().map(Volume::source).collect();
     pods::settings(fields(), component.request, component.pull_secrets)

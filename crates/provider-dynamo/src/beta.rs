@@ -69,6 +69,10 @@ fn main(component: &Component) -> Fields {
             "volumeMounts",
             component.volumes.iter().map(Volume::mount).collect::<Vec<_>>(),
         )
+        .with(
+            "securityContext",
+            pods::container_security(component.request, component.image_user),
+        )
 }
 
 fn resources(component: &Component) -> Fields {

@@ -54,6 +54,8 @@ pub(crate) struct Component<'a> {
     pub(crate) volumes: &'a [Volume],
     /// Size of /dev/shm, if set.
     pub(crate) shared_memory: Option<&'a str>,
+    /// User of the image, if it is known.
+    pub(crate) image_user: Option<i64>,
     /// Version for Dynamo, if Dynamo cannot read it from the image.
     pub(crate) runtime_version: Option<RuntimeVersion>,
 }
@@ -163,6 +165,7 @@ fn bare<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConf
         request,
         volumes: &[],
         shared_memory: None,
+        image_user: accepted.runtime.user,
         runtime_version: match accepted.runtime.told_by {
             ToldBy::Tag => None,
             ToldBy::TagInOurReading | ToldBy::Assumption => Some(accepted.runtime.version),

@@ -26,6 +26,8 @@
 //!   `--override-engine-args`.
 //! - `model.source: custom` requires `spec.image`. Its own command starts the worker, with the flags as arguments. If
 //!   `engine.args.model` contains the path of the model, Dynamo's worker is started.
+//! - Containers meet Pod Security `restricted` in default images, whose user is known since 0.9; in other images if
+//!   `podTemplate.spec.securityContext.runAsUser` is set.
 //! - With `routerMode: kv`, workers publish their KV caches.
 //!
 //! Facts about Dynamo are from its repository (`ai-dynamo/dynamo`); each is cited where it is used.

@@ -49,6 +49,8 @@ pub(crate) struct Runtime {
     pub(crate) image: String,
     pub(crate) version: RuntimeVersion,
     pub(crate) told_by: ToldBy,
+    /// User of the image, if it is known.
+    pub(crate) user: Option<i64>,
 }
 
 /// Origin of the version.
@@ -71,6 +73,7 @@ impl Runtime {
                 image: Mirror::of_default(mirror, &image).into_owned(),
                 version: otherwise,
                 told_by: ToldBy::Tag,
+                user: user(otherwise),
             };
         };
         let (version, told_by) = match version_of(image) {
@@ -81,8 +84,15 @@ impl Runtime {
             image: image.to_owned(),
             version,
             told_by,
+            user: None,
         }
     }
+}
+
+/// User of Dynamo's images, if it is the same in all images of the version (Dynamo `container/templates/*_runtime.Dockerfile`, which
+/// create the user `dynamo` and check its number).
+fn user(version: RuntimeVersion) -> Option<i64> {
+    (version >= v(0, 9, 0)).then_some(1000)
 }
 
 /// Names of the images (Dynamo `docs/reference/release-artifacts.md`). The design's `trtllm-runtime` does not exist.

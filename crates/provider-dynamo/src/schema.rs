@@ -66,7 +66,7 @@ const FIRST_COMPONENTS: &[(&str, &str)] = {
     first
 };
 
-const COMPONENTS: [(&str, &str); 33] = [
+const COMPONENTS: [(&str, &str); 34] = [
     ("spec.components[].runtimeVersionOverride", "string"),
     ("spec.backendFramework", "string"),
     ("spec.components[].name", "string"),
@@ -106,6 +106,10 @@ const COMPONENTS: [(&str, &str); 33] = [
         "spec.components[].podTemplate.spec.containers[].resources.limits{}",
         "any",
     ),
+    (
+        "spec.components[].podTemplate.spec.containers[].securityContext",
+        "object",
+    ),
     ("status.state", "string"),
     ("status.observedGeneration", "integer"),
     ("status.components{}.readyReplicas", "integer"),
@@ -117,7 +121,7 @@ const COMPONENTS: [(&str, &str); 33] = [
     ("status.conditions[].lastTransitionTime", "string"),
 ];
 
-const SERVICES: [(&str, &str); 34] = [
+const SERVICES: [(&str, &str); 35] = [
     ("spec.backendFramework", "string"),
     ("spec.services{}.componentType", "string"),
     ("spec.services{}.subComponentType", "string"),
@@ -146,6 +150,7 @@ const SERVICES: [(&str, &str); 34] = [
     ("spec.services{}.extraPodSpec.mainContainer.image", "string"),
     ("spec.services{}.extraPodSpec.mainContainer.command[]", "string"),
     ("spec.services{}.extraPodSpec.mainContainer.args[]", "string"),
+    ("spec.services{}.extraPodSpec.mainContainer.securityContext", "object"),
     ("status.state", "string"),
     ("status.observedGeneration", "integer"),
     ("status.services{}.readyReplicas", "integer"),

@@ -141,6 +141,7 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags,
         "ports": [{"containerPort": 5000}],
         "readinessProbe": readiness(accepted.engine),
         "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": Value::from(pods::container_security(request, None)),
     });
     // Images differ in their entrypoint.
     match accepted.engine {

@@ -27,6 +27,7 @@
 //!   be KAITO's port 5000.
 //! - llamacpp: the arguments are those of the server in the image, LocalAI or llama.cpp's `llama-server`. The name of the image
 //!   shows which it is, or the override `imageFamily` says so.
+//! - A pod template meets Pod Security `restricted` if `podTemplate.spec.securityContext.runAsUser` is set. A preset has none.
 //! - vLLM in the user's image uses all GPUs of a replica, unless `engine.args` has a parallel size.
 //!
 //! Facts about KAITO are from its repository (`kaito-project/kaito`); each is cited where it is used.

@@ -44,6 +44,9 @@ pub(crate) fn config(
         // Ray's autoscaler creates and removes the worker pods for its replicas: KubeRay does not update the number in a running
         // cluster.
         .with("enableInTreeAutoscaling", true)
+        // KubeRay adds the autoscaler's container to the head, with this context (KubeRay `common/pod.go`,
+        // mergeAutoscalerOverrides), and containers that wait for the head to the workers, with the context of the worker.
+        .with("autoscalerOptions", fields().with("securityContext", security(request)))
         .with("headGroupSpec", pods.head())
         .with("workerGroupSpecs", groups)
         .into()
@@ -172,7 +175,13 @@ impl Pods<'_> {
             .with("resources", resources)
             .with("env", json!(caches.iter().chain(&self.request.env).collect::<Vec<_>>()))
             .with("envFrom", self.request.token_secret.as_ref().map(token))
+            .with("securityContext", security(self.request))
     }
+}
+
+/// Security context of a container. The user of the default image is known.
+fn security(request: &Request) -> Fields {
+    pods::container_security(request, request.image.is_none().then_some(image::USER))
 }
 
 /// Ray's CPUs are slots for its processes, not cores. A replica takes one, and so does each of the few processes that serve

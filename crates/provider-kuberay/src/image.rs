@@ -3,6 +3,9 @@
 /// vLLM for NVIDIA GPUs, with NIXL. The design's ray-ml images are no longer built.
 pub(crate) const DEFAULT: &str = "rayproject/ray-llm:2.56.0-py312-cu130";
 
+/// User of Ray's images (Ray `docker/base-deps/Dockerfile`, RAY_UID).
+pub(crate) const USER: i64 = 1000;
+
 /// Ray version in an image's tag: `2.56.0-py312-cu130` in any repository, `2.56.0` in repositories with the name of Ray's own
 /// (`ray`, `ray-llm`, …). Any other tag may be the version of something else.
 pub(crate) fn ray_version(image: &str) -> Option<&str> {

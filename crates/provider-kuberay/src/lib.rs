@@ -24,6 +24,8 @@
 //! - The head runs no replica (`num-cpus: "0"`), and has no GPU. It gets environment, token, pod metadata, node selector and
 //!   tolerations as the workers do: Ray may build the application there, and all pods of a deployment stay on the nodes that the
 //!   user selected.
+//! - Containers meet Pod Security `restricted` in the default image, whose user is known; in other images if
+//!   `podTemplate.spec.securityContext.runAsUser` is set.
 //! - `rayVersion` is read from the image's tag if possible; otherwise it is omitted.
 //! - The default image is for NVIDIA GPUs; others require `spec.image`.
 //! - `engine.args` are passed to vLLM with the types it requires. Values of another type are refused. For an unknown argument

@@ -35,10 +35,11 @@ const SCHEMAS: [Schema; 3] = [
 ];
 
 /// The newest last: earlier schemas are prefixes of this one.
-const FIELDS: [(&str, &str); 31] = [
+const FIELDS: [(&str, &str); 32] = [
     ("spec.serveConfigV2", "string"),
     ("spec.rayClusterConfig.rayVersion", "string"),
     ("spec.rayClusterConfig.enableInTreeAutoscaling", "boolean"),
+    ("spec.rayClusterConfig.autoscalerOptions.securityContext", "object"),
     ("spec.rayClusterConfig.headGroupSpec.rayStartParams{}", "string"),
     ("spec.rayClusterConfig.headGroupSpec.template", "object"),
     ("spec.rayClusterConfig.workerGroupSpecs[].groupName", "string"),

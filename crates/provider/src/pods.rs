@@ -28,6 +28,32 @@ pub fn settings(spec: Fields, request: &Request, of_installation: &PullSecrets) 
         .with("securityContext", json!(pods.security_context))
 }
 
+/// Security context of an engine's container, which Pod Security `restricted` admits if the container does not run as root.
+///
+/// `image_user` is the user of the image, if it is known and not root. It is set by number, since the kubelet starts no container
+/// with `runAsNonRoot` if the image names its user. Fields of `podTemplate.spec.securityContext` take precedence: a field of a
+/// container would override that of the pod.
+pub fn container_security(request: &Request, image_user: Option<i64>) -> Fields {
+    let of_pod = request.pods.security_context.as_ref();
+    let non_root = of_pod.and_then(|context| context.run_as_non_root);
+    let user_of_pod = of_pod.and_then(|context| context.run_as_user);
+    let user = image_user.filter(|_| user_of_pod.is_none() && non_root != Some(false));
+    let is_other_than_root = user_of_pod.or(user).is_some_and(|user| user > 0);
+    let has_profile = of_pod.is_some_and(|context| context.seccomp_profile.is_some());
+    fields()
+        .with("allowPrivilegeEscalation", false)
+        .with("capabilities", json!({"drop": ["ALL"]}))
+        .with("runAsUser", json!(user))
+        .with(
+            "runAsNonRoot",
+            json!((is_other_than_root && non_root.is_none()).then_some(true)),
+        )
+        .with(
+            "seccompProfile",
+            json!((!has_profile).then(|| json!({"type": "RuntimeDefault"}))),
+        )
+}
+
 /// The user's pull secrets, and those of the installation. A name must be unique.
 fn pull_secrets(request: &Request, of_installation: &PullSecrets) -> Vec<Value> {
     let given: Vec<Value> = request.image_pull_secrets.iter().map(|secret| json!(secret)).collect();

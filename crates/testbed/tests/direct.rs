@@ -6,15 +6,20 @@ mod support;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
+use runway_api::ModelDeployment;
 use runway_api::condition::{self, Conditions};
 use runway_api::labels;
 use runway_api::model_deployment::Phase;
 use runway_cli::args::CommandLine;
 use runway_cli::commands;
 use runway_client::text::Look;
+use runway_provider::{Installed, Provider, Request};
 use runway_provider_direct::{DEPLOYMENT, Direct, SERVICE};
+use runway_provider_dynamo::Dynamo;
+use runway_provider_kaito::Kaito;
+use runway_provider_kuberay::KubeRay;
 use runway_testbed::eventually;
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, PATIENCE, Upstream, gemma};
@@ -184,6 +189,79 @@ async fn pod_security_admits_baseline_and_what_restricted_says_is_told() -> Resu
     serve(&bed, "other-user", 1, "server-b").await?;
     bed.running("other-user").await?;
     Ok(())
+}
+
+/// The pods of the other providers, as their upstream operators read them: with the default image, whose user is known, and with
+/// an image and a user of the ModelDeployment.
+#[tokio::test]
+async fn restricted_admits_the_pods_of_other_providers_if_the_user_of_the_image_is_known() -> Result<()> {
+    let bed = Bed::start_with(Upstream::None, false).await?;
+    enforce(&bed, "restricted").await?;
+    let given = json!({ "spec": {
+        "model": { "id": "Org/Model" }, "engine": { "type": "vllm" }, "resources": { "gpu": { "count": 1 } },
+    } });
+    let mut of_user = given.clone();
+    of_user["spec"]["image"] = json!("registry.example/vllm:1");
+    let mut as_user = of_user.clone();
+    as_user["spec"]["podTemplate"] = json!({ "spec": { "securityContext": { "runAsUser": 2000 } } });
+
+    let (kaito, dynamo, kuberay) = (Kaito::default(), Dynamo::default(), KubeRay::default());
+    let providers: [&dyn Provider; 3] = [&kaito, &dynamo, &kuberay];
+    for (provider, fields, admitted) in [
+        (providers[1], &given, true),
+        (providers[2], &given, true),
+        (providers[0], &of_user, false),
+        (providers[1], &of_user, false),
+        (providers[2], &of_user, false),
+        (providers[0], &as_user, true),
+        (providers[1], &as_user, true),
+        (providers[2], &as_user, true),
+    ] {
+        let mut deployment = gemma("model");
+        deployment["spec"] = fields["spec"].clone();
+        let request = Request::try_from(&serde_json::from_value::<ModelDeployment>(deployment)?)?;
+        let translation = provider.translate(&request, &Installed::newest(&provider.upstreams()))?;
+        let specs: Vec<Value> = translation.objects.iter().flat_map(|o| pod_specs(&o.body)).collect();
+        ensure!(!specs.is_empty(), "{translation:?}");
+        for spec in specs {
+            let refusal = dry_run(&bed, &spec).await.err().map(|error| error.to_string());
+            let is_expected = match &refusal {
+                None => admitted,
+                Some(refusal) => {
+                    !admitted && refusal.contains("runAsNonRoot") && !refusal.contains("allowPrivilegeEscalation")
+                }
+            };
+            ensure!(is_expected, "{}: {refusal:?}: {spec}", provider.name());
+        }
+    }
+    Ok(())
+}
+
+/// Specs of pods in the object of an upstream, with the containers that its operator adds.
+fn pod_specs(value: &Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(pod_specs).collect(),
+        Value::Object(fields) if fields.contains_key("containers") => vec![value.clone()],
+        Value::Object(fields) => {
+            let autoscaler = fields.get("autoscalerOptions").map(|options| {
+                let context = &options["securityContext"];
+                json!({ "containers": [{ "name": "autoscaler", "image": "ray", "securityContext": context }] })
+            });
+            fields.values().flat_map(pod_specs).chain(autoscaler).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+async fn dry_run(bed: &Bed, spec: &Value) -> Result<Pod> {
+    let pod = serde_json::from_value(json!({ "metadata": { "generateName": "model-" }, "spec": spec }))?;
+    let options = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    Ok(Api::namespaced(bed.admin.clone(), NAMESPACE)
+        .create(&options, &pod)
+        .await?)
 }
 
 /// A claim goes with its ModelDeployment, or stays for the next one of this name. Nothing is bound here, so the API server refuses
