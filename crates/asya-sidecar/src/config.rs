@@ -279,6 +279,22 @@ pub struct SqsArgs {
     /// URL of another server than AWS, such as `http://elasticmq:9324`.
     #[arg(long, env = "ASYA_SQS_ENDPOINT", value_name = "ASYA_SQS_ENDPOINT")]
     pub sqs_endpoint: Option<String>,
+    /// File with the access key id. It is read for each request. Credentials in the environment (`AWS_ACCESS_KEY_ID`) take precedence.
+    #[arg(
+        long,
+        env = "ASYA_AWS_ACCESS_KEY_ID_FILE",
+        value_name = "ASYA_AWS_ACCESS_KEY_ID_FILE",
+        requires = "aws_secret_access_key_file"
+    )]
+    pub aws_access_key_id_file: Option<PathBuf>,
+    /// File with the secret access key.
+    #[arg(
+        long,
+        env = "ASYA_AWS_SECRET_ACCESS_KEY_FILE",
+        value_name = "ASYA_AWS_SECRET_ACCESS_KEY_FILE",
+        requires = "aws_access_key_id_file"
+    )]
+    pub aws_secret_access_key_file: Option<PathBuf>,
     /// Visibility timeout in seconds, renewed while a message is in progress. 0 means twice ASYA_RUNTIME_TIMEOUT.
     #[arg(long, env = "ASYA_SQS_VISIBILITY_TIMEOUT", value_name = "ASYA_SQS_VISIBILITY_TIMEOUT", default_value = "0",
         value_parser = clap::value_parser!(u32).range(0..=43_200))]
@@ -456,7 +472,7 @@ impl Config {
             settings: runway_sqs::Settings {
                 region: args.aws_region.clone(),
                 endpoint: args.sqs_endpoint.clone(),
-                credentials: runway_sqs::Credentials::Found,
+                credentials: args.credentials(),
             },
             queue: queues.of(&self.actor_name),
             dead_letter: queues.dead_letter,
@@ -464,6 +480,18 @@ impl Config {
             wait: Duration::from_secs(args.sqs_wait_time_seconds.into()),
             visibility: visibility.clamp(Duration::from_secs(1), LONGEST_VISIBILITY),
             create_queues: self.queue_auto_create,
+        }
+    }
+}
+
+impl SqsArgs {
+    fn credentials(&self) -> runway_sqs::Credentials {
+        match (&self.aws_access_key_id_file, &self.aws_secret_access_key_file) {
+            (Some(id), Some(key)) => runway_sqs::Credentials::Files {
+                id: id.clone(),
+                key: key.clone(),
+            },
+            _ => runway_sqs::Credentials::Found,
         }
     }
 }
@@ -535,6 +563,32 @@ mod tests {
         }
         let rabbit = config(&["--namespace", "shop"]).rabbitmq();
         assert_eq!((&*rabbit.queue, rabbit.extra_keys), ("asya-shop_embed", Vec::new()));
+    }
+
+    #[test]
+    fn keys_of_sqs_are_read_from_files_if_both_are_named() {
+        let files = [
+            "--aws-access-key-id-file",
+            "/id",
+            "--aws-secret-access-key-file",
+            "/key",
+        ];
+        assert_eq!(
+            config(&files).sqs().settings.credentials,
+            runway_sqs::Credentials::Files {
+                id: "/id".into(),
+                key: "/key".into()
+            }
+        );
+        assert_eq!(config(&[]).sqs().settings.credentials, runway_sqs::Credentials::Found);
+        let one = [
+            "asya-sidecar",
+            "--actor-name",
+            "embed",
+            "--aws-access-key-id-file",
+            "/id",
+        ];
+        assert!(Config::read(one.map(OsString::from)).is_err());
     }
 
     #[test]

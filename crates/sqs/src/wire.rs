@@ -1,6 +1,7 @@
 //! Signing and sending of requests, and parsing of errors.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,11 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use reqsign_aws_v4::{Credential, DefaultCredentialProvider, RequestSigner, StaticCredentialProvider};
-use reqsign_core::{Context, FileRead, HttpSend, OsEnv, Signer};
+use reqsign_aws_v4::{
+    Credential, DefaultCredentialProvider, EnvCredentialProvider, RequestSigner, StaticCredentialProvider,
+};
+use reqsign_core::time::Timestamp;
+use reqsign_core::{Context, FileRead, HttpSend, OsEnv, ProvideCredential, Signer};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -27,6 +31,14 @@ const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
 pub enum Credentials {
     /// The sources of the AWS SDKs: environment, profile, web identity (EKS), container, instance.
     Found,
+    /// Static credentials in files, such as those of a mounted Secret. They are read for each request. Those in the environment take
+    /// precedence.
+    Files {
+        /// File with the access key id.
+        id: PathBuf,
+        /// File with the secret access key.
+        key: PathBuf,
+    },
     /// Static credentials.
     Static {
         /// Access key id.
@@ -40,6 +52,7 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Found => "Found",
+            Self::Files { .. } => "Files",
             Self::Static { .. } => "Static",
         })
     }
@@ -180,6 +193,38 @@ impl FileRead for Files {
     }
 }
 
+/// Validity of credentials from files. The signer requires ten seconds for a request, and keeps only credentials that are valid for two
+/// minutes (reqsign-aws-v4 `sign_request.rs`, reqsign-aws-core `credential.rs`), so that these are read again for the next one.
+const ONE_REQUEST: Duration = Duration::from_mins(1);
+
+/// Static credentials in the environment, or else in files.
+#[derive(Debug)]
+struct KeyFiles {
+    id: PathBuf,
+    key: PathBuf,
+}
+
+impl ProvideCredential for KeyFiles {
+    type Credential = Credential;
+
+    async fn provide_credential(&self, context: &Context) -> reqsign_core::Result<Option<Credential>> {
+        // A ProvideCredentialChain would not report why a file cannot be read.
+        if let Some(credential) = EnvCredentialProvider::new().provide_credential(context).await? {
+            return Ok(Some(credential));
+        }
+        let read = async |path: &Path| {
+            let text = context.file_read_as_string(&path.to_string_lossy()).await?;
+            Ok::<_, reqsign_core::Error>(text.trim_end_matches(['\n', '\r']).to_owned())
+        };
+        Ok(Some(Credential {
+            access_key_id: read(&self.id).await?,
+            secret_access_key: read(&self.key).await?,
+            session_token: None,
+            expires_in: Some(Timestamp::now() + ONE_REQUEST),
+        }))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
     http: Http,
@@ -203,6 +248,13 @@ impl Wire {
         let signing = RequestSigner::new("sqs", &settings.region);
         let signer = match &settings.credentials {
             Credentials::Found => Signer::new(context, DefaultCredentialProvider::new(), signing),
+            Credentials::Files { id, key } => {
+                let files = KeyFiles {
+                    id: id.clone(),
+                    key: key.clone(),
+                };
+                Signer::new(context, files, signing)
+            }
             Credentials::Static { id, key } => Signer::new(context, StaticCredentialProvider::new(id, key), signing),
         };
         Ok(Self {
@@ -301,6 +353,8 @@ pub(crate) fn understood(response: &Response<Bytes>) -> Result<Value, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn answer(status: u16, body: &'static str, header: Option<&'static str>) -> Result<Value, Error> {
@@ -385,5 +439,36 @@ mod tests {
         }
         assert_eq!(request.uri(), "https://sqs.eu-central-1.amazonaws.com/");
         assert!(!format!("{settings:?}").contains("secret\""));
+    }
+
+    #[tokio::test]
+    async fn credentials_in_files_are_read_for_each_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let (id, key) = (folder.path().join("id"), folder.path().join("key"));
+        let settings = Settings {
+            region: "eu-central-1".to_owned(),
+            endpoint: None,
+            credentials: Credentials::Files {
+                id: id.clone(),
+                key: key.clone(),
+            },
+        };
+        let wire = Wire::new(&settings).unwrap();
+        let sign = async || wire.signed("SendMessage", &serde_json::json!({"a": 1})).await;
+        let missing = sign().await.unwrap_err().to_string();
+        assert!(
+            missing.contains("no AWS credentials") && missing.contains("cannot read"),
+            "{missing}"
+        );
+        for current in ["AKIDFIRST", "AKIDSECOND"] {
+            fs::write(&id, format!("{current}\n")).unwrap();
+            fs::write(&key, "secret\n").unwrap();
+            let request = sign().await.unwrap();
+            let authorization = request.headers()[header::AUTHORIZATION].to_str().unwrap();
+            assert!(
+                authorization.contains(&format!("Credential={current}/")),
+                "{authorization}"
+            );
+        }
     }
 }

@@ -26,6 +26,8 @@ pub(super) const SOCKET_DIR: &str = "/var/run/asya";
 /// Files in the folder with the credentials.
 const PASSWORD_FILE: &str = "password";
 const AUTHORITY_FILE: &str = "ca.crt";
+const ACCESS_KEY_ID_FILE: &str = "access-key-id";
+const SECRET_ACCESS_KEY_FILE: &str = "secret-access-key";
 
 /// Address of the sidecar's metrics. Model servers, which can run in the same pod, do not use this port.
 const METRICS_ADDRESS: &str = ":9464";
@@ -76,18 +78,26 @@ pub(super) fn sidecar(
     without_empty(container)
 }
 
-/// The volume with the password and the certificates for the sidecar, which reads them for each connection. The kubelet updates them.
+/// The volume with the credentials for the sidecar: the password and the certificates of RabbitMQ, which it reads for each connection,
+/// or the keys of SQS, which it reads for each request. The kubelet updates them.
 pub(super) fn credentials(transport: &Transport) -> Option<Value> {
-    let Transport::RabbitMq(rabbit) = transport else {
-        return None;
-    };
     let item = |kind: &str, key: &SecretKey, path: &str| json!({kind: {"name": key.name, "items": [{"key": key.key, "path": path}]}});
-    let password = names::password(rabbit).map(|key| item("secret", &key, PASSWORD_FILE));
-    let authority = rabbit.tls.as_ref().map(|tls| match tls {
-        Tls::CaSecretRef(key) => item("secret", key, AUTHORITY_FILE),
-        Tls::CaConfigMapRef(key) => item("configMap", key, AUTHORITY_FILE),
-    });
-    let sources: Vec<Value> = password.into_iter().chain(authority).collect();
+    let sources: Vec<Value> = match transport {
+        Transport::RabbitMq(rabbit) => {
+            let password = names::password(rabbit).map(|key| item("secret", &key, PASSWORD_FILE));
+            let authority = rabbit.tls.as_ref().map(|tls| match tls {
+                Tls::CaSecretRef(key) => item("secret", key, AUTHORITY_FILE),
+                Tls::CaConfigMapRef(key) => item("configMap", key, AUTHORITY_FILE),
+            });
+            password.into_iter().chain(authority).collect()
+        }
+        Transport::Sqs(sqs) => sqs.credentials.as_ref().map_or_else(Vec::new, |keys| {
+            vec![
+                item("secret", &keys.access_key_id_secret_ref, ACCESS_KEY_ID_FILE),
+                item("secret", &keys.secret_access_key_secret_ref, SECRET_ACCESS_KEY_FILE),
+            ]
+        }),
+    };
     (!sources.is_empty()).then(|| json!({"name": names::CREDENTIALS, "projected": {"sources": sources}}))
 }
 
@@ -144,7 +154,6 @@ fn rabbit_env(rabbit: &RabbitMq, namespace: &str) -> Vec<Value> {
         "ASYA_RABBITMQ_USERNAME",
         user.as_ref().unwrap_or(&rabbit.username),
     ));
-    let file = |name: &str, file: &str| plain(name, &format!("{}/{file}", names::CREDENTIALS_DIR));
     env.extend(names::password(rabbit).map(|_| file("ASYA_RABBITMQ_PASSWORD_FILE", PASSWORD_FILE)));
     if rabbit.tls.is_some() {
         env.push(plain("ASYA_RABBITMQ_TLS", "true"));
@@ -171,9 +180,9 @@ fn sqs_env(sqs: &Sqs) -> Vec<Value> {
             .map(|s| plain("ASYA_SQS_VISIBILITY_TIMEOUT", &s.to_string())),
     );
     env.push(plain("ASYA_SQS_WAIT_TIME_SECONDS", &sqs.wait_time_seconds.to_string()));
-    if let Some(keys) = &sqs.credentials {
-        env.push(secret("AWS_ACCESS_KEY_ID", &keys.access_key_id_secret_ref));
-        env.push(secret("AWS_SECRET_ACCESS_KEY", &keys.secret_access_key_secret_ref));
+    if sqs.credentials.is_some() {
+        env.push(file("ASYA_AWS_ACCESS_KEY_ID_FILE", ACCESS_KEY_ID_FILE));
+        env.push(file("ASYA_AWS_SECRET_ACCESS_KEY_FILE", SECRET_ACCESS_KEY_FILE));
     }
     env
 }
@@ -266,8 +275,9 @@ fn plain(name: &str, value: &str) -> Value {
     json!({"name": name, "value": value})
 }
 
-fn secret(name: &str, key: &SecretKey) -> Value {
-    json!({"name": name, "valueFrom": {"secretKeyRef": {"name": key.name, "key": key.key}}})
+/// Variable with the path of a file with credentials.
+fn file(name: &str, file: &str) -> Value {
+    plain(name, &format!("{}/{file}", names::CREDENTIALS_DIR))
 }
 
 /// Generated variables and those of the user, which take precedence unless they are reserved. Names are unique, because server-side

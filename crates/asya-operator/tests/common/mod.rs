@@ -35,6 +35,8 @@ pub(crate) const TRANSPORTS: &str = r#"{"transports": {
         "passwordSecretRef": {"name": "rabbitmq", "key": "password"}, "tenants": {"username": "admin",
         "passwordSecretRef": {"name": "admin", "key": "password"}, "keySecretRef": {"name": "admin", "key": "key"}}}},
     "sqs": {"type": "sqs", "config": {"region": "eu-central-1", "accountId": "123456789012"}},
+    "sqs-keys": {"type": "sqs", "config": {"region": "eu-central-1", "accountId": "123456789012", "credentials": {
+        "accessKeyIdSecretRef": {"name": "aws", "key": "id"}, "secretAccessKeySecretRef": {"name": "aws", "key": "key"}}}},
     "off": {"type": "sqs", "enabled": false, "config": {"region": "eu-central-1", "accountId": "123456789012"}}}}"#;
 
 #[derive(Clone)]
