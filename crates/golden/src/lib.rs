@@ -20,7 +20,7 @@ pub struct Case {
     differences: Vec<String>,
 }
 
-/// Runs all cases below a folder, in alphabetical order.
+/// Runs all cases below a folder, those with a base after the others.
 ///
 /// # Panics
 /// A result differs from what is expected, with all differences as the message; or there are fewer cases than `at_least`.
@@ -44,7 +44,8 @@ pub fn check(folder: &Path, at_least: usize, mut run: impl FnMut(&mut Case)) {
     );
 }
 
-/// The cases below a folder, in alphabetical order.
+/// The cases below a folder, in alphabetical order, those with a base after the others: a result that the base has just got is not
+/// written twice.
 ///
 /// # Panics
 /// The folder cannot be read.
@@ -52,7 +53,9 @@ pub fn cases(folder: &Path) -> Vec<Case> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut folders: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     folders.sort();
-    folders.into_iter().map(Case::new).collect()
+    let mut cases: Vec<Case> = folders.into_iter().map(Case::new).collect();
+    cases.sort_by_key(|case| case.base.is_some());
+    cases
 }
 
 impl Case {
