@@ -259,7 +259,9 @@ async fn six_writes_no_reads_then_silence_also_after_a_restart() -> Result<()> {
         println!("  {key:?}: {n:?}");
     }
     ensure!(count.read == 0, "reads: {}", count.read);
-    let (reported, applied): (Vec<_>, Vec<_>) = about_objects.into_iter().partition(|r| r.subresource == "status");
+    let (mut reported, applied): (Vec<_>, Vec<_>) = about_objects.into_iter().partition(|r| r.subresource == "status");
+    // A write that is guarded by the version is rejected if another one was faster, and the object is planned again.
+    reported.retain(|r| r.code != 409);
     // The Service, a dry run of the InferenceSet and the InferenceSet.
     ensure!(
         applied.len() == 3 * OBJECTS,
