@@ -811,8 +811,11 @@ async fn deletion_ends_when_the_operator_is_dead_or_its_crd_is_gone() -> Result<
     for name in ["workspaces.kaito.sh", "inferencesets.kaito.sh"] {
         crd_api.delete(name, &kube::api::DeleteParams::default()).await?;
     }
+    // Before the operator dies: its finalizer would keep the CRD of an object, too.
     eventually(PATIENCE, async || {
-        ensure!(crd_api.get_opt("workspaces.kaito.sh").await?.is_none());
+        for name in ["workspaces.kaito.sh", "inferencesets.kaito.sh"] {
+            ensure!(crd_api.get_opt(name).await?.is_none(), "{name} is still there");
+        }
         Ok(())
     })
     .await?;
