@@ -131,7 +131,7 @@ impl Answers {
             .filter(|entry| entry.asked == probe.id)
         {
             Some(entry) => entry.answer = Some(answer),
-            // A newer probe was asked meanwhile, or the response is no longer needed.
+            // A newer probe was sent meanwhile, or the response is no longer needed.
             None => return,
         }
         (self.answered)(&key.0, &key.1);

@@ -87,6 +87,14 @@ impl Field {
         })
     }
 
+    /// Whether a message names the field, a part of the spec that contains it, or its value.
+    fn is_named_in(&self, message: &str, spec: &Value) -> bool {
+        let part = self.place().rsplit_once('.').map_or("", |(part, _)| part);
+        let is_part = part.contains('.') && message.contains(part);
+        let mut values = self.words(spec).into_iter().flatten();
+        is_part || message.contains(self.place()) || values.any(|value| message.contains(&value))
+    }
+
     /// Alternatives of words that must all occur in what is made.
     fn words(&self, spec: &Value) -> Vec<Vec<String>> {
         match self.marks {
@@ -319,7 +327,10 @@ fn leaves(path: &str, schema: &Value, listed: &BTreeSet<String>, found: &mut BTr
 ///
 /// # Errors
 /// The first violation, with the smallest set of fields that shows it.
-pub fn hold(bases: &[(&str, Value)], translate: impl Fn(&Value) -> Result<Translation, Refusal>) -> Result<(), String> {
+pub fn check(
+    bases: &[(&str, Value)],
+    translate: impl Fn(&Value) -> Result<Translation, Refusal>,
+) -> Result<(), String> {
     for (name, base) in bases {
         let plain = translate(base).map_err(|refusal| format!("{name} is to be supported: {refusal}"))?;
         let fields: Vec<&Field> = ALL
@@ -327,7 +338,7 @@ pub fn hold(bases: &[(&str, Value)], translate: impl Fn(&Value) -> Result<Transl
             .filter(|field| field.is_translated() && field.applies_to(&base["spec"]))
             .collect();
         for field in &fields {
-            holds(base, &plain, &[field], &translate).map_err(|problem| format!("{name}: {problem}"))?;
+            check_set(base, &plain, &[field], &translate).map_err(|problem| format!("{name}: {problem}"))?;
         }
         let config = Config {
             failure_persistence: None,
@@ -336,14 +347,14 @@ pub fn hold(bases: &[(&str, Value)], translate: impl Fn(&Value) -> Result<Transl
         let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
         TestRunner::new_with_rng(config, rng)
             .run(&subsequence(fields.clone(), 0..=fields.len()), |chosen| {
-                holds(base, &plain, &chosen, &translate).map_err(TestCaseError::fail)
+                check_set(base, &plain, &chosen, &translate).map_err(TestCaseError::fail)
             })
             .map_err(|problem| format!("{name}: {problem}"))?;
     }
     Ok(())
 }
 
-fn holds(
+fn check_set(
     base: &Value,
     plain: &Translation,
     fields: &[&Field],
@@ -362,7 +373,15 @@ fn holds(
         Err(refusal) if refusal.message.trim().is_empty() => {
             return Err(format!("{} is refused without a text", md["spec"]));
         }
-        Err(_) => return Ok(()),
+        Err(Refusal { message, .. }) => {
+            return match fields {
+                [field] if !field.is_named_in(message, &md["spec"]) => Err(format!(
+                    "spec.{} is rejected with a message that names neither the field nor its value: {message}",
+                    field.path
+                )),
+                _ => Ok(()),
+            };
+        }
     };
     let after = outcome.as_ref().map(documents).unwrap_or_default();
     // Fields together may take away what a default has put there, such as the only other "1".
