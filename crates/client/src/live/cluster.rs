@@ -457,13 +457,13 @@ impl Cluster {
         })
     }
 
-    /// The Events about a ModelDeployment.
+    /// The Events about an object of this kind and name, also about a deleted one.
     ///
     /// # Errors
     /// The cluster cannot be reached, or rejects the request.
-    pub async fn events(&self, namespace: &Namespace, name: &Name) -> Result<Vec<Event>, Error> {
+    pub async fn events(&self, kind: &str, namespace: &Namespace, name: &Name) -> Result<Vec<Event>, Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let about = format!("involvedObject.kind=ModelDeployment,involvedObject.name={name}");
+        let about = format!("involvedObject.kind={kind},involvedObject.name={name}");
         let list = api.list(&ListParams::default().fields(&about)).await;
         Ok(list
             .map_err(|e| self.explain(e, format!("list Events in namespace '{namespace}'"), "Event"))?

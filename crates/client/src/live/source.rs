@@ -35,6 +35,7 @@ use crate::offline::state::{DEFAULT_NAMESPACE, SeenBy, State};
 use crate::offline::why;
 use crate::target::{self, Ours, Target};
 use crate::view::depth::Depth;
+use crate::view::events::is_about;
 use crate::view::held::{self, Held};
 use crate::view::pods::{actor_selector, distribution_selector, pod_labels, pod_selectors};
 use crate::view::status::{Upstream, View};
@@ -211,13 +212,14 @@ impl Source {
         let mut missing = Vec::new();
         let (config, provider_trouble) = self.health(&md, now, &mut missing).await;
         let (upstream, _) = self.upstream(&md, config.as_deref(), &mut missing).await;
-        let events = match &self.origin {
+        let mut events = match &self.origin {
             Origin::Cluster(cluster) => events(cluster, &md).await.unwrap_or_else(|e| {
                 missing.push(format!("Events: {}", chain(&e)));
                 Vec::new()
             }),
             Origin::Documents(state, _) => state.events(&namespace, &name),
         };
+        events.retain(|event| is_about(event, &md));
         View {
             md,
             upstream,
@@ -574,18 +576,10 @@ fn is_in(document: &Document, namespace: Option<&Namespace>) -> bool {
     namespace.is_none_or(|namespace| *namespace == document.namespace().unwrap_or(DEFAULT_NAMESPACE))
 }
 
-/// The Events about a ModelDeployment of a cluster, without those of a deleted predecessor of that name.
+/// The Events about a ModelDeployment of a cluster.
 async fn events(cluster: &Cluster, md: &ModelDeployment) -> Result<Vec<Event>, cluster::Error> {
     let (namespace, name) = cluster::place(md)?;
-    let mut events = cluster.events(&namespace, &name).await?;
-    events.retain(|event| is_about(event, md));
-    Ok(events)
-}
-
-/// Whether an Event is about an object and not about another of its name. Events need not name a uid.
-pub fn is_about(event: &Event, object: &impl Resource) -> bool {
-    let uid = event.involved_object.uid.as_deref().filter(|uid| !uid.is_empty());
-    uid.is_none_or(|uid| object.meta().uid.as_deref() == Some(uid))
+    cluster.events(&ModelDeployment::kind(&()), &namespace, &name).await
 }
 
 /// Label selector of a workload's pods.

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
+use kube::Resource;
 
 use crate::text;
 use crate::view::tree::Node;
@@ -63,6 +64,12 @@ pub fn object(event: &Event) -> String {
 fn count(event: &Event) -> i32 {
     let series = event.series.as_ref().and_then(|s| s.count);
     series.or(event.count).unwrap_or(1)
+}
+
+/// Whether an Event is about an object and not about a deleted predecessor of its name. Events need not name a uid.
+pub fn is_about(event: &Event, object: &impl Resource) -> bool {
+    let uid = event.involved_object.uid.as_deref().filter(|uid| !uid.is_empty());
+    uid.is_none_or(|uid| object.meta().uid.as_deref() == Some(uid))
 }
 
 /// Time of the last occurrence.

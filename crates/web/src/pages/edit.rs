@@ -1,5 +1,6 @@
-//! The form for a ModelDeployment, new or there already. A new one starts with the model, and the rest is derived. It shows what would be made of it before anything is sent, and marks
-//! each fault at its field: first those that admission finds, then what the server says to a dry run.
+//! The form for a ModelDeployment, new or existing. A new one starts with the model, and the rest is derived. It shows what would be
+//! made of it before anything is sent, and marks each fault at its field: first those that admission finds, then what the server
+//! says to a dry run.
 
 use std::sync::Arc;
 
@@ -121,7 +122,7 @@ impl Fit {
     }
 
     fn is_bad(&self) -> bool {
-        self.class == "bad"
+        self.report.as_ref().is_ok_and(|report| report.verdict == Verdict::No)
     }
 }
 
@@ -266,15 +267,11 @@ impl<'a> Draft<'a> {
             // Users who may not read the providers can name the engine.
             Err(deploy::Error::NoProviders | deploy::Error::NoEngine { .. }) if wish.engine.is_some() => return,
             Err(deploy::Error::NoProviders) => {
-                let text = "no provider is registered; to install one, run: kubeairunway provider install NAME";
-                form::mark(&mut self.faults, ENGINE, &format!("{NOT_DERIVED}: {text}"));
-                return;
+                return self.engine_unknown(
+                    "no provider is registered; to install one, run: kubeairunway provider install NAME",
+                );
             }
-            Err(deploy::Error::NoEngine { tried, .. }) => {
-                let text = format!("{NOT_DERIVED}: {tried}");
-                form::mark(&mut self.faults, ENGINE, &text);
-                return;
-            }
+            Err(deploy::Error::NoEngine { tried, .. }) => return self.engine_unknown(&tried),
             // The validation finds the field.
             Err(deploy::Error::Name(_) | deploy::Error::Invalid(_) | deploy::Error::Manifest(_)) => return,
         };
@@ -297,6 +294,10 @@ impl<'a> Draft<'a> {
             let because = because.split("; set --").next().unwrap_or_default().to_owned();
             self.derived.push(Derived { label, value, because });
         }
+    }
+
+    fn engine_unknown(&mut self, reason: &str) {
+        form::mark(&mut self.faults, ENGINE, &format!("{NOT_DERIVED}: {reason}"));
     }
 
     /// Applies the object with the user's credentials. A rejection becomes errors of fields.

@@ -3,10 +3,10 @@
 use askama::Template;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Api;
-use kube::api::{ListParams, LogParams};
+use kube::api::LogParams;
 use runway_api::{Name, Namespace};
+use runway_client::events::{is_about, last_seen};
 use runway_client::pods;
-use runway_client::source::is_about;
 use runway_client::tree::{Node, Tree};
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
@@ -128,8 +128,7 @@ async fn chosen(view: &SessionView, namespace: &Namespace, pod: Name) -> Chosen 
             return found;
         }
     };
-    let events: Api<Event> = Api::namespaced(view.client(), namespace);
-    let about = ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={pod}"));
+    let cluster = view.cluster();
     let container = pods::containers(&object, None, false)
         .ok()
         .and_then(|all| all.into_iter().next());
@@ -139,9 +138,9 @@ async fn chosen(view: &SessionView, namespace: &Namespace, pod: Name) -> Chosen 
         tail_lines: Some(LINES),
         ..LogParams::default()
     };
-    let (events, log) = tokio::join!(events.list(&about), api.logs(&pod, &params));
+    let (events, log) = tokio::join!(cluster.events("Pod", namespace, &pod), api.logs(&pod, &params));
     match events {
-        Ok(list) => found.events = entries(list.items, &object),
+        Ok(events) => found.events = entries(events, &object),
         Err(error) => found.missing.push(format!("Events: {}", chain(&error))),
     }
     match log {
@@ -155,7 +154,7 @@ async fn chosen(view: &SessionView, namespace: &Namespace, pod: Name) -> Chosen 
 /// Events about a pod and not about a predecessor of its name, the newest first.
 fn entries(mut events: Vec<Event>, pod: &Pod) -> Vec<Entry> {
     events.retain(|event| is_about(event, pod));
-    events.sort_by_key(|event| std::cmp::Reverse(runway_client::events::last_seen(event)));
+    events.sort_by_key(|event| std::cmp::Reverse(last_seen(event)));
     let (mut once, now) = (Once::default(), clock::now());
     let entry = |event| of_event(event, &mut once, now).map(|(_, entry)| entry);
     events.iter().filter_map(entry).take(MAX_EVENTS).collect()
