@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use runway_dev_support::OlderKubernetes;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -297,34 +298,21 @@ impl Binaries {
     }
 }
 
-/// An older release of Kubernetes, against whose control plane tests can run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum OlderKubernetes {
-    /// The oldest one that is tested.
-    #[value(name = "1.30")]
-    V1_30,
-    /// One between that and the one of all other tests.
-    #[value(name = "1.33")]
-    V1_33,
-}
-
-impl OlderKubernetes {
-    /// Folder with its kube-apiserver, kube-controller-manager and kubectl, as `KUBEBUILDER_ASSETS` names it. Builds the
-    /// missing ones. Blocking; takes minutes the first time.
-    ///
-    /// # Errors
-    ///
-    /// If Go is missing or a build fails.
-    pub fn ensure(self) -> Result<PathBuf> {
-        let module = match self {
-            Self::V1_30 => &KUBERNETES_1_30,
-            Self::V1_33 => &KUBERNETES_1_33,
-        };
-        let programs = [kube_apiserver(module), kube_controller_manager(module), kubectl(module)];
-        let cache = cache_folder()?;
-        build_missing(&cache, &programs.each_ref())?;
-        Ok(module.folder(&cache))
-    }
+/// Folder with kube-apiserver, kube-controller-manager and kubectl of an older release, as `KUBEBUILDER_ASSETS` names it. Builds the
+/// missing ones. Blocking; takes minutes the first time.
+///
+/// # Errors
+///
+/// If Go is missing or a build fails.
+pub fn of_older_kubernetes(release: OlderKubernetes) -> Result<PathBuf> {
+    let module = match release {
+        OlderKubernetes::V1_30 => &KUBERNETES_1_30,
+        OlderKubernetes::V1_33 => &KUBERNETES_1_33,
+    };
+    let programs = [kube_apiserver(module), kube_controller_manager(module), kubectl(module)];
+    let cache = cache_folder()?;
+    build_missing(&cache, &programs.each_ref())?;
+    Ok(module.folder(&cache))
 }
 
 /// Paths of the programs of a node, and of those that a cluster needs only with nodes.

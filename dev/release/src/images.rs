@@ -222,7 +222,7 @@ fn chosen(names: &[String]) -> Result<Vec<Program>> {
     let mut programs = programs();
     let known: Vec<String> = programs.iter().map(|program| program.name.clone()).collect();
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
-        bail!("there is no image '{unknown}': choose from {}", known.join(", "));
+        bail!("unknown image '{unknown}': use one of {}", known.join(", "));
     }
     programs.retain(|program| names.is_empty() || names.contains(&program.name));
     Ok(programs)

@@ -15,6 +15,17 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+/// An older release of Kubernetes, against whose control plane tests can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OlderKubernetes {
+    /// The oldest one that is tested.
+    #[value(name = "1.30")]
+    V1_30,
+    /// One between that and the one of all other tests.
+    #[value(name = "1.33")]
+    V1_33,
+}
+
 /// Reports the start of a step.
 pub fn step(text: &str) {
     eprintln!("▸ {text}");

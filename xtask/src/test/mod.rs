@@ -13,10 +13,9 @@ mod report;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
-use runway_dev_support::shell;
+use runway_dev_support::{OlderKubernetes, shell};
 
 use self::jobs::{Job, Selection};
-use self::prepare::OlderKubernetes;
 use self::report::Report;
 use crate::lane::Lane;
 use crate::{program, tidy};
@@ -91,7 +90,7 @@ fn only(report: &mut Report, texts: &[String]) -> Result<()> {
 fn on_older_kubernetes(report: &mut Report, release: OlderKubernetes, texts: &[String]) -> Result<()> {
     let folder = programs(report, &[prepare::PROGRAM])?;
     let programs = report.step("waiting for the programs of a control plane", || {
-        release.ensure(&folder)
+        prepare::older_kubernetes(&folder, release)
     })?;
     let selection = if texts.is_empty() {
         Selection::All

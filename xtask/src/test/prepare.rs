@@ -5,41 +5,28 @@ use std::process::{Child, Command};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum as _;
-use runway_dev_support::shell;
+use runway_dev_support::{OlderKubernetes, shell};
 
 use crate::lane::Lane;
 
 /// Name of the program.
 pub(super) const PROGRAM: &str = "testbed-prepare";
 
-/// An older release of Kubernetes, against whose control plane tests can run.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum OlderKubernetes {
-    /// The oldest one that is tested.
-    #[value(name = "1.30")]
-    V1_30,
-    /// One between that and the one of all other tests.
-    #[value(name = "1.33")]
-    V1_33,
-}
-
-impl OlderKubernetes {
-    /// Folder of its programs, as `KUBEBUILDER_ASSETS` names it. Builds the missing ones.
-    pub(super) fn ensure(self, folder: &Path) -> Result<PathBuf> {
-        let release = self.to_possible_value().context("the release has no name")?;
-        let output = program(folder)
-            .args(["kubernetes", release.get_name()])
-            .stderr(std::process::Stdio::inherit())
-            .output()
-            .with_context(|| format!("cannot run {PROGRAM}"))?;
-        ensure!(
-            output.status.success(),
-            "the programs of Kubernetes {} cannot be built",
-            release.get_name()
-        );
-        let output = String::from_utf8(output.stdout)?;
-        Ok(output.lines().last().unwrap_or_default().into())
-    }
+/// Folder with the programs of an older control plane, as `KUBEBUILDER_ASSETS` names it. Builds the missing ones.
+pub(super) fn older_kubernetes(folder: &Path, release: OlderKubernetes) -> Result<PathBuf> {
+    let release = release.to_possible_value().context("the release has no name")?;
+    let output = program(folder)
+        .args(["kubernetes", release.get_name()])
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot run {PROGRAM}"))?;
+    ensure!(
+        output.status.success(),
+        "the programs of Kubernetes {} cannot be built",
+        release.get_name()
+    );
+    let output = String::from_utf8(output.stdout)?;
+    Ok(output.lines().last().unwrap_or_default().into())
 }
 
 /// Gets what a lane needs, so that it is not counted as its tests. Where the machine cannot have it, they say so.

@@ -1,15 +1,12 @@
 //! Gets what tests need of the machine, ahead of them: for `cargo xtask test`.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a program talks to its user on stdout and stderr"
-)]
+#![expect(clippy::print_stdout, reason = "a program talks to its user on stdout")]
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use runway_testbed::binaries::{Binaries, OlderKubernetes};
+use runway_dev_support::{OlderKubernetes, ended};
+use runway_testbed::binaries::{Binaries, of_older_kubernetes};
 use runway_testbed::vllm::Vllm;
 use runway_testbed::{node, prepare};
 
@@ -30,13 +27,7 @@ enum Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended(run(&Args::parse()))
 }
 
 fn run(args: &Args) -> Result<()> {
@@ -53,7 +44,7 @@ fn run(args: &Args) -> Result<()> {
             cluster
         }
         Args::Kubernetes { release } => {
-            println!("{}", release.ensure()?.display());
+            println!("{}", of_older_kubernetes(*release)?.display());
             Ok(())
         }
         Args::Vllm => Vllm::prepare("the lane vllm").map(drop),
