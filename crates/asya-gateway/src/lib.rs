@@ -28,4 +28,4 @@ pub mod store;
 pub mod submission;
 pub mod waits;
 
-pub use run::{Args, Error, run};
+pub use run::{AUDIENCE, Args, Error, run};

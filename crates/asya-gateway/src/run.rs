@@ -28,6 +28,8 @@ use crate::store::{self, Store};
 use crate::submission::Times;
 use crate::waits::Waits;
 
+/// Audience of tokens for the gateway, if none is set: the API server does not accept them.
+pub const AUDIENCE: &str = "asya-gateway";
 /// Results that are received and not on disk yet.
 const PREFETCH: u16 = 8;
 /// Visibility timeout of results in SQS, renewed while they are stored.
@@ -61,8 +63,9 @@ pub struct Args {
     /// Audit log.
     #[command(flatten)]
     pub audit: AuditArgs,
-    /// Audience of accepted tokens; repeatable. If omitted, tokens for the API server are accepted
-    #[arg(long = "token-audience", value_name = "AUDIENCE")]
+    /// Audience of accepted tokens; repeatable. Tokens for the API server are accepted from requests through its proxy, and from all
+    /// if this is empty
+    #[arg(long = "token-audience", value_name = "AUDIENCE", default_value = AUDIENCE)]
     pub token_audiences: Vec<String>,
     /// Host that may be called with results: a name, or *.DOMAIN; repeatable. If omitted, no URLs are accepted
     #[arg(long = "callback-host", value_name = "HOST")]
@@ -241,8 +244,8 @@ async fn run_on<T: Transport>(
     );
 
     let options = runway_callers::Options {
-        audiences: args.token_audiences.clone(),
-        ..runway_callers::Options::default()
+        people: true,
+        ..runway_callers::Options::of_audiences(&args.token_audiences)
     };
     let api = Arc::new(Api {
         gateway: Arc::clone(&gateway),

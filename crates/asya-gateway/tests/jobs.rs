@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 mod support;
-use support::{Gateway, TEAM, World, is_accepted};
+use support::{Gateway, TEAM, World, is_accepted, may};
 
 const ACTORS: [&str; 6] = ["upper", "slow", "fail", "fan", "large", "nowhere"];
 
@@ -22,8 +22,8 @@ async fn jobs_of_real_callers() -> Result<()> {
     for name in ["upper", "slow", "fail", "fan", "large"] {
         actors.push(world.actor(name, name, &[]).await?);
     }
-    let shop = world.user("shop", &ACTORS, &[]).await?;
-    let guest = world.user("guest", &[], &[]).await?;
+    let shop = world.user("shop", &ACTORS).await?;
+    let guest = world.user("guest", &[]).await?;
     let store = world.folder.path().join("jobs.redb");
     let gateway = Gateway::start(&world, &store, &["--longest-wait=20s", "--largest-body=65536"]).await?;
     let all = All {
@@ -240,7 +240,7 @@ impl All<'_> {
             StatusCode::PAYLOAD_TOO_LARGE
         );
         // May be sent to, and has no queue.
-        let missing = self.world.user("missing", &["gone"], &[]).await?;
+        let missing = self.world.user("missing", &["gone"]).await?;
         let (status, _, code) = submit(&format!("/v1/{TEAM}/gone"), &missing, &[], "{}").await?;
         assert_eq!((status, &*code), (StatusCode::NOT_FOUND, "no_actor"));
         Ok(())
@@ -360,8 +360,8 @@ impl All<'_> {
     async fn repeated_submissions(&self) -> Result<()> {
         let queue = format!("asya-{TEAM}_nobody");
         self.world.broker.declare(&queue).await?;
-        let other = self.world.user("other-shop", &["nobody"], &[]).await?;
-        let buyer = self.world.user("buyer", &["nobody"], &[]).await?;
+        let other = self.world.user("other-shop", &["nobody"]).await?;
+        let buyer = self.world.user("buyer", &["nobody"]).await?;
         let path = format!("/v1/{TEAM}/nobody");
         let key = [("idempotency-key", "order-17")];
         let (status, first) = self.gateway.post(&path, &buyer, &key, &json!({"n": 17})).await?;
@@ -398,20 +398,29 @@ async fn callbacks_audiences_and_a_drain() -> Result<()> {
     let world = World::start().await?;
     let _actor = world.actor("upper", "upper", &[]).await?;
     let _slow = world.actor("slow", "slow", &[]).await?;
-    let shop = world.user("shop", &["upper", "slow"], &["asya-gateway"]).await?;
-    let plain = world.user("plain", &["upper"], &[]).await?;
+    let shop = world.user("shop", &["upper", "slow"]).await?;
+    let person = world.user_with("person", vec![may(&["create"], "messages")], &[]).await?;
     let listener = TcpListener::bind("0.0.0.0:0").await?;
     let own = runway_testbed::own_address()?;
     let url = format!("http://{own}:{}/done", listener.local_addr()?.port());
     let host = format!("--callback-host={own}");
     let store = world.folder.path().join("jobs.redb");
-    let settings = ["--token-audience=asya-gateway", &host, "--callback-host=localhost"];
+    let settings = [&*host, "--callback-host=localhost"];
     let mut gateway = Gateway::start(&world, &store, &settings).await?;
 
-    // A token for the API server is none for the gateway, if it has an audience of its own.
+    // A token for the API server is valid only through its proxy, which removes `Authorization`.
     let path = format!("/v1/{TEAM}/upper");
-    let (status, _) = gateway.post(&path, &plain, &[], &json!({"text": "x"})).await?;
+    let (status, _) = gateway.post(&path, &person, &[], &json!({"text": "x"})).await?;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
+    for (token, expected) in [
+        (&*person, StatusCode::ACCEPTED),
+        (&shop, StatusCode::ACCEPTED),
+        ("invented", StatusCode::UNAUTHORIZED),
+    ] {
+        let forwarded = [("x-forwarded-authorization", &*format!("Bearer {token}"))];
+        let (status, body) = gateway.post(&path, "", &forwarded, &json!({"text": "x"})).await?;
+        assert_eq!(status, expected, "{body}");
+    }
 
     // The first call fails, so the second one gets the result, after a kill of the gateway in between.
     let (status, body) = gateway
@@ -480,7 +489,7 @@ async fn no_accepted_job_is_lost_by_kills_of_the_gateway() -> Result<()> {
     const KILLS: u32 = 8;
     let world = World::start().await?;
     let _actor = world.actor("same", "same", &["--rabbitmq-prefetch=20"]).await?;
-    let shop = world.user("shop", &["same"], &[]).await?;
+    let shop = world.user("shop", &["same"]).await?;
     let store = world.folder.path().join("jobs.redb");
     let mut gateway = Gateway::start(&world, &store, &[]).await?;
     let mut accepted: Vec<(String, u32)> = Vec::new();
@@ -553,7 +562,7 @@ async fn no_accepted_job_is_lost_by_restarts_of_the_broker() -> Result<()> {
     const EACH: u32 = 50;
     let mut world = World::start().await?;
     let _actor = world.actor("same", "same", &["--rabbitmq-prefetch=20"]).await?;
-    let shop = world.user("shop", &["same"], &[]).await?;
+    let shop = world.user("shop", &["same"]).await?;
     let store = world.folder.path().join("jobs.redb");
     let gateway = Gateway::start(&world, &store, &[]).await?;
     let mut accepted = Vec::new();
@@ -596,7 +605,7 @@ async fn clients_that_never_read_hold_nothing_for_long() -> Result<()> {
     let world = World::start().await?;
     let _large = world.actor("large", "large", &[]).await?;
     let _upper = world.actor("upper", "upper", &[]).await?;
-    let shop = world.user("shop", &["large", "upper"], &[]).await?;
+    let shop = world.user("shop", &["large", "upper"]).await?;
     let store = world.folder.path().join("jobs.redb");
     let gateway = Gateway::start(&world, &store, &["--memory=16"]).await?;
     let id = gateway.submit("large", &shop, &json!({"bytes": 4_000_000})).await?;

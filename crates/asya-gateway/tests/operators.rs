@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use http::StatusCode;
+use runway_asya_gateway::AUDIENCE;
 use runway_sqs::{Client, Credentials, Settings};
 use runway_testbed::pipeline::Kind;
 use runway_testbed::{PATIENCE, RabbitMqOptions, Sqs, eventually, sqs};
@@ -70,7 +71,7 @@ async fn operators_see_redrive_and_drop_dead_letters() -> Result<()> {
     let store = world.folder.path().join("jobs.redb");
     let gateway = Gateway::start(&world, &store, &["--largest-result=65536"]).await?;
     let rights = vec![may(&["get"], "queue"), may(&["get", "update", "delete"], "dlq")];
-    let token = &world.user_with("ops", rights, &[]).await?;
+    let token = &world.user_with("ops", rights, &[AUDIENCE]).await?;
     let ops = Dlq {
         gateway: &gateway,
         token,
@@ -163,9 +164,9 @@ async fn operators_see_redrive_and_drop_dead_letters() -> Result<()> {
 
 /// Each right has its own verb, and a caller without one learns nothing.
 async fn rights_are_separate(world: &World, gateway: &Gateway) -> Result<()> {
-    let sender = world.user("sender", &["embed"], &[]).await?;
-    let viewer = world.user_with("viewer", vec![may(&["get"], "queue")], &[]).await?;
-    let reader = world.user_with("reader", vec![may(&["get"], "dlq")], &[]).await?;
+    let sender = world.user("sender", &["embed"]).await?;
+    let viewer = world.user_with("viewer", vec![may(&["get"], "queue")], &[AUDIENCE]).await?;
+    let reader = world.user_with("reader", vec![may(&["get"], "dlq")], &[AUDIENCE]).await?;
     let (redrive, drop) = (format!("{PATH}/dlq/redrive"), format!("{PATH}/dlq/drop"));
     let all = json!({"all": true});
     let forbidden = async |token: &str, path: &str, is_post: bool| {
@@ -296,7 +297,7 @@ async fn kills_of_the_gateway_lose_no_dead_letter() -> Result<()> {
         .publish_all(DEAD, (0..LETTERS).map(|n| message(&format!("m{n}"))))
         .await?;
     let token = &world
-        .user_with("ops", vec![may(&["get", "update"], "dlq")], &[])
+        .user_with("ops", vec![may(&["get", "update"], "dlq")], &[AUDIENCE])
         .await?;
     let store = world.folder.path().join("jobs.redb");
     let mut gateway = Gateway::start(&world, &store, &[]).await?;
@@ -376,7 +377,7 @@ async fn operators_see_redrive_and_drop_dead_letters_of_sqs() -> Result<()> {
     let store = world.folder.path().join("jobs.redb");
     let gateway = Gateway::start_on(&world, &store, &transports, &[]).await?;
     let rights = vec![may(&["get"], "queue"), may(&["get", "update", "delete"], "dlq")];
-    let token = &world.user_with("ops", rights, &[]).await?;
+    let token = &world.user_with("ops", rights, &[AUDIENCE]).await?;
     let ops = Dlq {
         gateway: &gateway,
         token,

@@ -26,7 +26,7 @@ const PACED: u32 = 20_000;
 async fn rate_of_submissions_and_memory_of_many_jobs() -> Result<()> {
     let world = World::start().await?;
     world.broker.declare(&format!("asya-{TEAM}_a")).await?;
-    let shop = world.user("shop", &["a"], &[]).await?;
+    let shop = world.user("shop", &["a"]).await?;
     let store = world.folder.path().join("jobs.redb");
     let gateway = Gateway::start(&world, &store, &[]).await?;
     // One after the other, not all at once.

@@ -30,7 +30,7 @@ async fn jobs_are_answered_by_their_own_namespace_only() -> Result<()> {
     let [team, other] = users(&world, &transports).await?;
     let store = world.folder.path().join("jobs.redb");
     let gateway = Gateway::start_on(&world, &store, &transports, &[]).await?;
-    let user = world.user("shop", &["held"], &[]).await?;
+    let user = world.user("shop", &["held"]).await?;
 
     // The operator creates the queue, and its binding for the user of the namespace.
     let queue = format!("asya-{TEAM}_held");

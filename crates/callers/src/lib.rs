@@ -66,6 +66,9 @@ const NEW_AT_ONCE: (usize, usize) = (128, 32);
 pub struct Options {
     /// Audiences of accepted tokens. If empty, tokens for the API server itself.
     pub audiences: Vec<String>,
+    /// Whether requests through the API server's proxy ([`FORWARDED`]) may have tokens for the API server, too: that is all that people
+    /// have, and the API server has seen it already.
+    pub people: bool,
     /// Time for which an answer of the API server is used again.
     pub brief: Duration,
     /// Largest number of answers of each kind.
@@ -77,10 +80,21 @@ pub struct Options {
     pub patience: Duration,
 }
 
+impl Options {
+    /// Accepts tokens with these audiences. Empty ones do not count: a flag without a value means tokens for the API server.
+    pub fn of_audiences(audiences: &[String]) -> Self {
+        Self {
+            audiences: audiences.iter().filter(|audience| !audience.is_empty()).cloned().collect(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             audiences: Vec::new(),
+            people: false,
             brief: Duration::from_secs(10),
             known: 4096,
             asking: 32,
@@ -241,7 +255,8 @@ impl Callers {
         if token.len() > LARGEST_TOKEN {
             return Err(Error::Refused);
         }
-        let question: Question = Sha256::digest(token).into();
+        let audiences = self.audiences(token, headers);
+        let question: Question = Sha256::digest(format!("{audiences:?} {token}")).into();
         if let Some(known) = self.known(&question) {
             return known;
         }
@@ -255,11 +270,11 @@ impl Callers {
         }
         let reviewed = if self.valid.get(&question).is_some() {
             let _turn = acquired(self.patient(self.again.acquire()).await?)?;
-            self.review(token).await?
+            self.review(token, audiences).await?
         } else {
             let turn = self.patient(self.strangers.turn(client)).await?;
             let _turn = turn.ok_or(Error::Busy)?;
-            self.review(token).await?
+            self.review(token, audiences).await?
         };
         let Some(caller) = reviewed.map(Arc::new) else {
             self.valid.remove(&question);
@@ -283,12 +298,21 @@ impl Callers {
         self.invalid.get(token).map(|()| Err(Error::Refused))
     }
 
-    async fn review(&self, token: &str) -> Result<Option<Caller>, Error> {
-        let audiences = &self.options.audiences;
+    /// The audiences of which a token must have one. If empty, the API server's own.
+    fn audiences(&self, token: &str, headers: &HeaderMap) -> &[String] {
+        let ours = &self.options.audiences;
+        let is_forwarded = !headers.contains_key(AUTHORIZATION);
+        if self.options.people && is_forwarded && !token::has_audience(token, ours) {
+            return &[];
+        }
+        ours
+    }
+
+    async fn review(&self, token: &str, audiences: &[String]) -> Result<Option<Caller>, Error> {
         let question = TokenReview {
             spec: TokenReviewSpec {
                 token: Some(token.to_owned()),
-                audiences: (!audiences.is_empty()).then(|| audiences.clone()),
+                audiences: (!audiences.is_empty()).then(|| audiences.to_vec()),
             },
             ..TokenReview::default()
         };

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use runway_operator::audit::namespace_of_account;
+
 /// Unit of limits. A team creates as many ServiceAccounts in its namespaces as it likes, so those of one namespace are one
 /// tenant. A user with another name, and a key, is a tenant of its own. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,9 +13,8 @@ pub struct Tenant(Arc<str>);
 impl Tenant {
     /// The tenant of a user, by the name that the API server reports.
     pub fn of_user(name: &str) -> Self {
-        let account = name.strip_prefix("system:serviceaccount:");
-        match account.and_then(|account| account.split_once(':')) {
-            Some((namespace, _)) => Self(format!("namespace:{namespace}").into()),
+        match namespace_of_account(name) {
+            Some(namespace) => Self(format!("namespace:{namespace}").into()),
             None => Self(format!("user:{name}").into()),
         }
     }

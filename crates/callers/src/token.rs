@@ -1,6 +1,7 @@
-//! Tokens that the API server is certain to refuse. Pure.
+//! Claims of tokens before the API server has verified them. Pure.
 //!
-//! A JSON Web Token says itself when it expires. It is read without verifying its signature, so it is only ever refused by it.
+//! A JSON Web Token says itself when it expires and for which audience it is. It is read without verifying its signature, so that
+//! a token is only ever refused by it, or asked about in another way.
 
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
@@ -31,6 +32,12 @@ struct Claims {
     exp: Option<f64>,
 }
 
+#[derive(Deserialize)]
+struct Audience {
+    #[serde(default)]
+    aud: Vec<String>,
+}
+
 /// Whether a token is a JSON Web Token that is not well-formed or has expired. `now` is in seconds since 1970. Tokens of another
 /// form, which a webhook of the cluster may know, are not.
 pub fn is_hopeless(token: &str, now: i64) -> bool {
@@ -49,6 +56,12 @@ pub fn is_hopeless(token: &str, now: i64) -> bool {
         [_, _, _, _, _] => false,
         _ => true,
     }
+}
+
+/// Whether a JSON Web Token claims one of these audiences. Those of ServiceAccounts have a list of them.
+pub fn has_audience(token: &str, audiences: &[String]) -> bool {
+    let claims = token.split('.').nth(1).and_then(read::<Audience>);
+    claims.is_some_and(|claims| claims.aud.iter().any(|audience| audiences.contains(audience)))
 }
 
 /// A part of a token. An array is not one, although serde reads it as the fields of a struct.
@@ -85,6 +98,15 @@ mod tests {
         }
         assert!(!is_hopeless(&jwt("{}"), NOW), "it does not expire");
         assert!(is_hopeless(&jwt(r#"{"exp":"tomorrow"}"#), NOW));
+    }
+
+    #[test]
+    fn audiences_of_a_token_are_a_list() {
+        let ours = ["ours".to_owned()];
+        assert!(has_audience(&jwt(r#"{"aud":["theirs","ours"]}"#), &ours));
+        for other in [jwt(r#"{"aud":["theirs"]}"#), jwt("{}"), jwt("text"), "opaque".to_owned()] {
+            assert!(!has_audience(&other, &ours), "{other}");
+        }
     }
 
     #[test]

@@ -304,17 +304,20 @@ struct Line<'a> {
     trace_id: &'a str,
 }
 
+/// Namespace of a ServiceAccount, by the name of its user.
+pub fn namespace_of_account(user: &str) -> Option<&str> {
+    let account = user.strip_prefix("system:serviceaccount:")?;
+    account.split_once(':').map(|(namespace, _)| namespace)
+}
+
 impl<'a> Line<'a> {
     fn new(program: &'static str, entry: &'a Entry, status: u16, reason: &'a str, took: Duration) -> Self {
-        let account = entry.user.strip_prefix("system:serviceaccount:");
         Self {
             time: format!("{:.6}", clock::exact()),
             program,
             user: &entry.user,
             credential: entry.credential,
-            tenant: account
-                .and_then(|account| account.split(':').next())
-                .unwrap_or_default(),
+            tenant: namespace_of_account(&entry.user).unwrap_or_default(),
             action: entry.deed.action,
             kind: entry.deed.kind,
             namespace: &entry.deed.namespace,

@@ -209,11 +209,7 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
 }
 
 fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, closing: CancellationToken) -> Api {
-    let audiences = args.token_audiences.iter();
-    let options = runway_callers::Options {
-        audiences: audiences.filter(|audience| !audience.is_empty()).cloned().collect(),
-        ..runway_callers::Options::default()
-    };
+    let options = runway_callers::Options::of_audiences(&args.token_audiences);
     let callers = Callers::new(process.client.clone(), options);
     let models = Models::default();
     Api {

@@ -628,7 +628,7 @@ async fn callers_of_asya_gateway_are_answered_among_hostile_connections_and_gree
     let mut callers = Vec::new();
     for namespace in ["team-a", "team-b"] {
         broker.declare(&format!("asya-{namespace}_actor")).await?;
-        callers.push((namespace, caller(&bed, namespace, may.clone(), &[]).await?));
+        callers.push((namespace, caller(&bed, namespace, may.clone(), &[gateway::NAME]).await?));
     }
     let files = tempfile::tempdir()?;
     std::fs::create_dir(files.path().join("broker"))?;

@@ -549,15 +549,15 @@ impl World {
                 .client(&format!("system:serviceaccount:{namespace}:{account}"), &[])
                 .await
         };
-        let for_gateway = token(&bed.admin, namespace, "owner", &[]).await?;
+        let for_console = token(&bed.admin, namespace, "owner", &[]).await?;
         let mut tenant = Tenant {
             namespace,
             word,
             owner: client("owner").await?,
             member: client("member").await?,
             for_router: token(&bed.admin, namespace, "owner", &[AUDIENCE]).await?,
-            cookie: self.sign_in(&for_gateway).await?,
-            for_gateway,
+            cookie: self.sign_in(&for_console).await?,
+            for_gateway: token(&bed.admin, namespace, "owner", &[gateway::NAME]).await?,
             broker: String::new(),
             engine: Engine::start(namespace).await?,
             job: "(none yet)".to_owned(),

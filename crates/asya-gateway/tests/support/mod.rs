@@ -17,6 +17,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Ro
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{AuthInfo, Kubeconfig};
 use kube::{Api, Client};
+use runway_asya_gateway::AUDIENCE;
 use runway_asya_sidecar::config::Config;
 use runway_operator::listen;
 use runway_testbed::pipeline::Broker;
@@ -148,14 +149,14 @@ impl World {
         Ok(())
     }
 
-    /// A ServiceAccount of the namespace of the actors, and a token of it. It may send messages to these actors.
-    pub async fn user(&self, name: &str, actors: &[&str], audiences: &[&str]) -> Result<String> {
+    /// A ServiceAccount of the namespace of the actors, and its token for the gateway. It may send messages to these actors.
+    pub async fn user(&self, name: &str, actors: &[&str]) -> Result<String> {
         let sends = PolicyRule {
             resource_names: Some(actors.iter().map(ToString::to_string).collect()),
             ..may(&["create"], "messages")
         };
         let rules = if actors.is_empty() { vec![] } else { vec![sends] };
-        self.user_with(name, rules, audiences).await
+        self.user_with(name, rules, &[AUDIENCE]).await
     }
 
     /// A ServiceAccount of the namespace of the actors with these rights there, and a token of it.

@@ -31,7 +31,7 @@ const LARGEST: usize = 256 * 1024 * 1024;
 pub enum Error {
     /// The kubeconfig's user has no token.
     #[error(
-        "the user of the kubeconfig has no token, by which asya-gateway identifies callers: set one with --token, such as that of: kubectl create token NAME"
+        "the user of the kubeconfig has no token, by which asya-gateway identifies callers: set one with --token, such as that of: kubectl create token NAME --audience asya-gateway"
     )]
     NoToken,
     /// The token is not text.
