@@ -46,6 +46,16 @@ impl Diagnostic {
     }
 }
 
+impl Diagnostic {
+    /// The line without its severity.
+    pub fn body(&self) -> String {
+        match &self.subject {
+            Some(subject) => format!("{}: {}", one_line(subject), one_line(&self.text)),
+            None => one_line(&self.text),
+        }
+    }
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = match self.level {
@@ -53,10 +63,7 @@ impl fmt::Display for Diagnostic {
             Level::Warning => "warning",
             Level::Note => "note",
         };
-        match &self.subject {
-            Some(subject) => write!(f, "{level}: {}: {}", one_line(subject), one_line(&self.text)),
-            None => write!(f, "{level}: {}", one_line(&self.text)),
-        }
+        write!(f, "{level}: {}", self.body())
     }
 }
 

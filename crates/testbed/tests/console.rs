@@ -686,12 +686,17 @@ fn routes() -> Vec<Route> {
         ),
         page("/actors", actors_may("list"), Shows::Text("/actors/team-a/ask")),
         page("/actors/team-a/ask", actors_may("list"), Shows::Page),
+        page("/new/actors", actors_may("create"), Shows::ToAll),
+        operated("POST", "/new/actors", actors_may("create")),
+        operated("GET", "/actors/team-a/ask/edit", actors_may("get")),
+        operated("POST", "/actors/team-a/ask/edit", actors_may("update")),
         operated("GET", "/actors/team-a/ask/delete", actors_may("get")),
         operated("POST", "/actors/team-a/ask/pause", actors_may("patch")),
         operated("POST", "/actors/team-a/ask/resume", actors_may("patch")),
         operated("POST", "/actors/team-a/ask/delete", actors_may("delete")),
         page("/stacks", stacks_may("list"), Shows::Text("/stacks/team-a/stack")),
         page("/stacks/team-a/stack", stacks_may("list"), Shows::Page),
+        operated("GET", "/stacks/team-a/stack/edit", stacks_may("get")),
         operated("GET", "/stacks/team-a/stack/delete", stacks_may("get")),
         operated("POST", "/stacks/team-a/stack/pause", stacks_may("patch")),
         operated("POST", "/stacks/team-a/stack/resume", stacks_may("patch")),
@@ -838,6 +843,8 @@ fn every_route_of_the_console_is_in_the_table() -> Result<()> {
         // Routes of every part of the console.
         let path = match path.rsplit_once('/') {
             Some((of, _)) if of.ends_with("/dead-letters") => path,
+            Some((of, "edit")) if !of.starts_with("/deployments/") => "/{part}/{namespace}/{name}/edit".to_owned(),
+            Some(("/new", _)) => "/new/{part}".to_owned(),
             Some((_, action @ ("pause" | "resume" | "delete"))) => format!("/{{part}}/{{namespace}}/{{name}}/{action}"),
             _ => path,
         };
@@ -904,7 +911,7 @@ fn operated_objects() -> [serde_json::Value; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_actor_and_a_distribution_are_paused_resumed_and_deleted() -> Result<()> {
+async fn an_actor_and_a_distribution_are_edited_paused_resumed_and_deleted() -> Result<()> {
     let bed = Bed::start_with(Upstream::Kaito, false).await?;
     bed.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}}))
         .await?;
@@ -929,6 +936,9 @@ async fn an_actor_and_a_distribution_are_paused_resumed_and_deleted() -> Result<
             })
             .await
         };
+        is_edited(&user, page).await?;
+        let edited = cluster.get(&target, &cluster.namespace).await?;
+        ensure!(edited.labels().contains_key("edited"), "{edited:?}");
         shows(&format!("action=\"{page}/pause\"")).await?;
         let paused = user.post(&format!("{page}/pause"), &[]).await?;
         ensure!(
@@ -959,6 +969,42 @@ async fn an_actor_and_a_distribution_are_paused_resumed_and_deleted() -> Result<
             "{deleted:?}"
         );
     }
+    Ok(())
+}
+
+/// The page of an object with a form for its manifest, which is based on a version.
+async fn is_edited(user: &User<'_>, page: &str) -> Result<()> {
+    let [actor, stack] = operated_objects();
+    let mut object = if page.starts_with("/actors") { actor } else { stack };
+    let edit = format!("{page}/edit");
+    let form = user.get(&edit).await?;
+    ensure!(
+        form.body
+            .contains(&format!("kind: {}", object["kind"].as_str().unwrap_or_default())),
+        "{form:?}"
+    );
+    let post = async |manifest: &serde_json::Value, more: &[(&str, &str)]| {
+        let manifest = manifest.to_string();
+        user.post(&edit, &[&[("manifest", manifest.as_str())], more].concat())
+            .await
+    };
+    object["metadata"]["labels"] = json!({ "edited": "true" });
+    let checked = post(&object, &[("then", "check")]).await?;
+    ensure!(
+        checked.code == 200 && checked.body.contains("would accept it"),
+        "{checked:?}"
+    );
+    let stale = post(&object, &[("version", "1")]).await?;
+    ensure!(stale.code == 409 && stale.body.contains("Open it again"), "{stale:?}");
+    let mut other = object.clone();
+    other["metadata"]["name"] = json!("other");
+    let renamed = post(&other, &[]).await?;
+    ensure!(
+        renamed.code == 422 && renamed.body.contains("cannot change"),
+        "{renamed:?}"
+    );
+    let saved = post(&object, &[]).await?;
+    ensure!(saved.code == 303 && saved.header("location") == Some(page), "{saved:?}");
     Ok(())
 }
 
@@ -1167,6 +1213,8 @@ fn body_of(route: &Route, name: &str, csrf: &str, uid: &str) -> String {
         (_, "/new") => format!(
             "csrf={csrf}&metadata.name={name}-made&metadata.namespace=team-a&spec.model.id=org/a&spec.engine.type=vllm&spec.resources.gpu.count=1"
         ),
+        (_, "/new/actors") => manifest_of(&format!("{name}-made"), csrf),
+        (_, "/actors/team-a/ask/edit") => manifest_of("ask", csrf),
         (_, path) if path.ends_with("chat") => format!("csrf={csrf}&message=hello"),
         (_, path) if path.ends_with("edit") => {
             format!("csrf={csrf}&spec.model.id=org/by-{name}&spec.engine.type=vllm&spec.resources.gpu.count=1")
@@ -1175,6 +1223,15 @@ fn body_of(route: &Route, name: &str, csrf: &str, uid: &str) -> String {
         (_, path) if path.ends_with("delete") => format!("csrf={csrf}&uid={uid}"),
         _ => format!("csrf={csrf}"),
     }
+}
+
+/// A form with the manifest of an actor of team-a.
+fn manifest_of(name: &str, csrf: &str) -> String {
+    let [mut actor, _] = operated_objects();
+    actor["metadata"]["name"] = json!(name);
+    actor["metadata"]["labels"] = json!({ "edited": "true" });
+    let manifest: String = form_urlencoded::byte_serialize(actor.to_string().as_bytes()).collect();
+    format!("csrf={csrf}&manifest={manifest}")
 }
 
 /// Whether a change of a ModelDeployment of team-a comes to the browser. What should come is waited for longer.

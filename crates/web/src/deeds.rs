@@ -14,6 +14,7 @@ pub fn describe(method: &Method, path: &str) -> Option<Deed> {
         ("GET", _) if path == CALLBACK => ("sign-in", [""; 3]),
         ("POST", ["logout"]) => ("sign-out", [""; 3]),
         ("POST", ["new"]) => ("create", ["deployments", "", ""]),
+        ("POST", &["new", part]) => ("create", [part, "", ""]),
         ("POST", &[part, namespace, name, verb]) => (form(verb), [part, namespace, name]),
         ("GET", &[part @ "actors", namespace, name, "dead-letters", "show"]) => {
             ("read-dead-letters", [part, namespace, name])
@@ -62,6 +63,8 @@ mod tests {
             ("/login", "sign-in  /"),
             ("/logout", "sign-out  /"),
             ("/new", "create ModelDeployment /"),
+            ("/new/actors", "create AsyncActor /"),
+            ("/stacks/a/b/edit", "update LlamaStackDistribution a/b"),
             ("/deployments/a/b/edit", "update ModelDeployment a/b"),
             ("/deployments/a/b/chat", "infer ModelDeployment a/b"),
             ("/stacks/a/b/delete", "delete LlamaStackDistribution a/b"),

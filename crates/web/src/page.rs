@@ -141,3 +141,9 @@ pub fn class(tone: Tone) -> &'static str {
         Tone::Terminating | Tone::Paused | Tone::Unknown => "none",
     }
 }
+
+/// Sort key of a CSS class: failures first.
+pub fn urgency(class: &str) -> usize {
+    let order = ["bad", "none", "open", "good"];
+    order.iter().position(|known| *known == class).unwrap_or(order.len())
+}

@@ -347,6 +347,11 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             get(pages::actions::ask).post(pages::actions::delete),
         )
         .route("/new", get(pages::edit::new).post(pages::edit::create))
+        .route("/new/{part}", get(pages::manifest::new).post(pages::manifest::create))
+        .route(
+            "/{part}/{namespace}/{name}/edit",
+            get(pages::manifest::edit).post(pages::manifest::change),
+        )
         .route(
             "/deployments/{namespace}/{name}/edit",
             get(pages::edit::edit).post(pages::edit::change),

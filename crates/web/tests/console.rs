@@ -237,6 +237,10 @@ fn a_hostile_address_is_refused_and_nothing_is_asked() {
                 let (status, ..) = browser.post(&format!("/deployments/{place}/{verb}"), "message=a&stream=true");
                 assert_eq!(status, 400, "POST {place}/{verb}");
             }
+            for part in ["actors", "stacks"] {
+                let (status, ..) = browser.post(&format!("/{part}/{place}/edit"), "manifest=a");
+                assert_eq!(status, 400, "POST {part}/{place}/edit");
+            }
         }
         let form = format!("metadata.name=gemma&metadata.namespace={text}&spec.model.id=a&spec.engine.type=vllm");
         let (status, ..) = browser.post("/new", &form);
@@ -570,6 +574,65 @@ fn form_derives_name_engine_and_gpus_from_the_address_of_a_model() {
         "{page}"
     );
     assert!(!page.contains("does not support engine"), "{page}");
+}
+
+#[test]
+fn manifest_with_an_error_is_shown_with_its_line_and_nothing_is_sent() {
+    let cluster = Cluster::start(BTreeMap::new());
+    let browser = Browser::at(&cluster);
+    let (status, _, page) = browser.send("GET", "/new/actors", "");
+    assert!(status == 200 && page.contains("kind: AsyncActor"), "{page}");
+    let actor = "apiVersion: asya.sh/v1alpha1\nkind: AsyncActor\nmetadata:\n  name: a\nspec:\n  transport: rabbitmq\n";
+    for (part, manifest, shown) in [
+        ("actors", format!("{actor}  scalling: 1\n"), "line 7"),
+        ("actors", "a: [".to_owned(), "line 1"),
+        ("actors", String::new(), "has 0 objects"),
+        ("actors", format!("{actor}---\n{actor}"), "has 2 objects"),
+        ("stacks", actor.to_owned(), "this page is about LlamaStackDistribution"),
+        (
+            "actors",
+            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n".to_owned(),
+            "not a KubeAIRunway resource",
+        ),
+    ] {
+        let sent: String = form_urlencoded::byte_serialize(manifest.as_bytes()).collect();
+        let (status, _, page) = browser.post(&format!("/new/{part}"), &format!("manifest={sent}"));
+        assert_eq!(status, 422, "{page}");
+        assert!(
+            page.contains(shown) && page.contains("Nothing was changed"),
+            "{shown}: {page}"
+        );
+    }
+    let (status, ..) = browser.send("GET", "/new/deployments", "");
+    assert_eq!(status, 404, "models have a form of their own");
+    assert_eq!(cluster.asked_of_objects(), [""; 0]);
+}
+
+#[test]
+fn lists_of_actors_and_servers_are_searched() {
+    let actor = |name: &str, state: &str| {
+        object(
+            "AsyncActor",
+            "asya.sh/v1alpha1",
+            name,
+            &json!({ "transport": "rabbitmq" }),
+            &json!({ "status": state, "message": format!("about {name}") }),
+        )
+    };
+    let actors = vec![actor("embed", "Running"), actor("resize", "Error")];
+    let browser = Browser::at(&Cluster::start(BTreeMap::from([(
+        "/apis/asya.sh/v1alpha1/asyncactors",
+        actors,
+    )])));
+    let rows = |query: &str| {
+        let (status, _, page) = browser.send("GET", &format!("/actors?{query}"), "");
+        assert_eq!(status, 200, "{page}");
+        ["embed", "resize"].map(|name| page.contains(&format!("id=\"actor-default-{name}\"")))
+    };
+    assert_eq!(rows(""), [true, true]);
+    assert_eq!(rows("q=about+EMBED"), [true, false]);
+    assert_eq!(rows("phase=Error"), [false, true]);
+    assert_eq!(rows("namespace=other"), [false, false]);
 }
 
 #[test]

@@ -28,10 +28,10 @@ pub(crate) const PARTS: [(&str, &str, Kind); 3] = [
 
 /// The object that an address is about: `/PART/NAMESPACE/NAME/…`.
 pub struct Place {
-    part: &'static str,
+    pub(super) part: &'static str,
     title: &'static str,
-    namespace: Namespace,
-    target: Target,
+    pub(super) namespace: Namespace,
+    pub(super) target: Target,
 }
 
 impl Place {

@@ -11,6 +11,7 @@ use runway_client::source::Source;
 use runway_operator::clock;
 
 use super::entries::{Entry, amiss, of_condition_once};
+use super::list::{self, List, Listed};
 use super::objects::{self, Asked, Objects};
 use super::overview::actor_state;
 use crate::asya_gateway;
@@ -52,7 +53,10 @@ impl Actor {
 #[template(path = "actors.html")]
 struct Actors {
     shell: Shell,
-    actors: Vec<Actor>,
+    list: List<AsyncActor>,
+    rows: Vec<Actor>,
+    /// Texts that a search finds.
+    searched: &'static str,
 }
 
 #[derive(Template)]
@@ -72,14 +76,38 @@ struct One {
     yaml: String,
 }
 
+impl Listed for AsyncActor {
+    fn phase(&self) -> String {
+        actor_state(self).0
+    }
+
+    fn urgency(&self) -> usize {
+        page::urgency(actor_state(self).1)
+    }
+
+    fn texts(&self) -> Vec<Option<&str>> {
+        let status = self.status.as_ref();
+        vec![
+            status.and_then(|status| status.queue.as_deref()),
+            status.and_then(|status| status.message.as_deref()),
+            Some(&self.spec.transport),
+        ]
+    }
+}
+
 /// The list.
-pub async fn show(Asker(session): Asker) -> Response {
+pub async fn show(Asker(session): Asker, Query(asked): Query<list::Asked>) -> Response {
     let seen = session.view.actors().await;
     let mut shell = Shell::new(&session, "actors", "Actors").live("asyncactors");
     shell.note("AsyncActors", &seen);
+    let list = List::new("/actors", seen.items, asked);
     let now = clock::now();
-    let actors = seen.items.iter().map(|a| actor(a, now)).collect();
-    refusal::html(&Actors { shell, actors })
+    refusal::html(&Actors {
+        shell,
+        rows: list.items.iter().map(|a| actor(a, now)).collect(),
+        searched: "name, state, queue, message",
+        list,
+    })
 }
 
 /// One of them.

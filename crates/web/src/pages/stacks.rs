@@ -10,6 +10,7 @@ use runway_client::source::Source;
 use runway_operator::clock;
 
 use super::entries::{Entry, amiss, of_condition_once};
+use super::list::{self, List, Listed};
 use super::objects::{self, Asked, Objects};
 use super::overview::stack_state;
 use crate::guard::{Asker, Of};
@@ -61,7 +62,10 @@ impl Stack {
 #[template(path = "stacks.html")]
 struct Stacks {
     shell: Shell,
-    stacks: Vec<Stack>,
+    list: List<LlamaStackDistribution>,
+    rows: Vec<Stack>,
+    /// Texts that a search finds.
+    searched: &'static str,
 }
 
 #[derive(Template)]
@@ -76,14 +80,38 @@ struct One {
     yaml: String,
 }
 
+impl Listed for LlamaStackDistribution {
+    fn phase(&self) -> String {
+        stack_state(self).0
+    }
+
+    fn urgency(&self) -> usize {
+        page::urgency(stack_state(self).1)
+    }
+
+    fn texts(&self) -> Vec<Option<&str>> {
+        let distribution = &self.spec.server.distribution;
+        vec![
+            distribution.name.as_deref(),
+            distribution.image.as_deref(),
+            self.status.as_ref().and_then(|status| status.message.as_deref()),
+        ]
+    }
+}
+
 /// The list.
-pub async fn show(Asker(session): Asker) -> Response {
+pub async fn show(Asker(session): Asker, Query(asked): Query<list::Asked>) -> Response {
     let seen = session.view.distributions().await;
     let mut shell = Shell::new(&session, "stacks", "Llama Stack").live("llamastackdistributions");
     shell.note("LlamaStackDistributions", &seen);
+    let list = List::new("/stacks", seen.items, asked);
     let now = clock::now();
-    let stacks = seen.items.iter().map(|d| stack(d, now)).collect();
-    refusal::html(&Stacks { shell, stacks })
+    refusal::html(&Stacks {
+        shell,
+        rows: list.items.iter().map(|d| stack(d, now)).collect(),
+        searched: "name, phase, distribution, message",
+        list,
+    })
 }
 
 /// One of them.
