@@ -108,7 +108,7 @@ fn lay_out(book: &Path) -> Result<()> {
     });
     let records = chapters(&pages)?;
     let lines = summary.lines().flat_map(|line| {
-        let below = if line.contains("docs/adr/README.md") {
+        let below = if line.contains("docs/project/adr/README.md") {
             records.as_str()
         } else {
             ""
@@ -124,7 +124,7 @@ fn lay_out(book: &Path) -> Result<()> {
 /// Lines of the table of contents for the decision records, below their own table.
 fn chapters(pages: &BTreeSet<String>) -> Result<String> {
     let mut lines = String::new();
-    for path in pages.iter().filter(|path| path.starts_with("docs/adr/0")) {
+    for path in pages.iter().filter(|path| path.starts_with("docs/project/adr/0")) {
         let text = fs::read_to_string(shell::root().join(path))?;
         let title = text.lines().next().unwrap_or_default().trim_start_matches("# ");
         writeln!(lines, "  - [{title}]({path})")?;
@@ -155,8 +155,8 @@ fn in_book() -> Result<BTreeSet<String>> {
             bail!("{SUMMARY}:{}: {} is listed twice", link.line, link.target);
         }
     }
-    for record in fs::read_dir(shell::root().join("docs/adr"))? {
-        pages.insert(format!("docs/adr/{}", record?.file_name().to_string_lossy()));
+    for record in fs::read_dir(shell::root().join("docs/project/adr"))? {
+        pages.insert(format!("docs/project/adr/{}", record?.file_name().to_string_lossy()));
     }
     Ok(pages)
 }

@@ -1,4 +1,4 @@
-//! Recurring forms that `docs/style.md` replaces: in pages, and in the comments and texts of code.
+//! Recurring forms that `docs/project/style.md` replaces: in pages, and in the comments and texts of code.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,13 +10,23 @@ use runway_dev_support::{files, shell};
 use crate::links;
 
 /// Page that lists the forms.
-const STYLE: &str = "docs/style.md";
+const STYLE: &str = "docs/project/style.md";
 
 /// Folders of code.
 const FOLDERS: [&str; 5] = ["crates", "dev", "examples", "fuzz", "xtask"];
 
 /// Pages that are generated from code, which is checked, and the page that quotes the forms.
-const NOT_CHECKED: &[&str] = &[STYLE, "docs/reference/", "docs/checks.md", "docs/provider-contract.md"];
+const NOT_CHECKED: &[&str] = &[
+    STYLE,
+    "docs/reference/api",
+    "docs/reference/checks.md",
+    "docs/reference/command",
+    "docs/reference/fields",
+    "docs/reference/metrics.md",
+    "docs/reference/provider-contract.md",
+    "docs/reference/settings.md",
+    "docs/reference/versions.md",
+];
 
 /// Forms in running text, with the remedy.
 const FORMS: &[(&str, &str)] = &[

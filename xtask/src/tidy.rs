@@ -378,14 +378,14 @@ fn module_docs() -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// Claims of `docs/threat-model.md` that the repository does not support: a test that does not exist, or a threat that has
+/// Claims of `docs/operate/threat-model.md` that the repository does not support: a test that does not exist, or a threat that has
 /// neither a test nor a reason why it is accepted.
 fn threats() -> Result<Vec<String>> {
-    const MODEL: &str = "docs/threat-model.md";
+    const MODEL: &str = "docs/operate/threat-model.md";
     let model = fs::read_to_string(shell::root().join(MODEL)).with_context(|| format!("cannot read {MODEL}"))?;
     let (_, threats) = model
         .split_once("\n## Threats\n")
-        .context("docs/threat-model.md has no threats")?;
+        .context("docs/operate/threat-model.md has no threats")?;
     let mut wrong = Vec::new();
     for row in threats.lines().filter(|line| line.starts_with("| ")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();

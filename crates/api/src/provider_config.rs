@@ -1,4 +1,4 @@
-//! `InferenceProviderConfig`: the registration of a provider (`docs/provider-contract.md`).
+//! `InferenceProviderConfig`: the registration of a provider (`docs/reference/provider-contract.md`).
 
 use std::collections::BTreeSet;
 

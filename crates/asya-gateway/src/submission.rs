@@ -68,7 +68,7 @@ struct Traces<'a> {
     tracestate: Option<&'a str>,
 }
 
-/// The message, as `docs/asya-protocol.md` section 2 specifies it.
+/// The message, as `docs/reference/asya-protocol.md` section 2 specifies it.
 #[derive(Serialize)]
 struct Envelope<'a> {
     id: String,

@@ -4,7 +4,7 @@ use runway_operator::json;
 
 use crate::transports::{RabbitMq, SecretKey};
 
-/// Actor at which successful routes end (`docs/asya-protocol.md` section 4).
+/// Actor at which successful routes end (`docs/reference/asya-protocol.md` section 4).
 pub const HAPPY_END: &str = "happy-end";
 /// Actor at which failed routes end.
 pub const ERROR_END: &str = "error-end";
@@ -38,7 +38,7 @@ const SCALER_MAX: usize = 54;
 /// Names of Deployments become label values.
 const NAME_MAX: usize = 63;
 
-/// Name of an actor's queue (`docs/asya-protocol.md` section 1).
+/// Name of an actor's queue (`docs/reference/asya-protocol.md` section 1).
 pub fn queue(namespace: &str, actor: &str) -> String {
     format!("asya-{namespace}_{actor}")
 }

@@ -1,6 +1,6 @@
 //! The message in a queue. Unknown fields are kept, and the text of a payload is never re-encoded.
 //!
-//! Implements `docs/asya-protocol.md` section 2.
+//! Implements `docs/reference/asya-protocol.md` section 2.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The data plane of Asya: passes messages from a queue to the handler runtime, and the results to the next actor, without loss.
 //!
-//! The wire protocol is `docs/asya-protocol.md`. Modules, in reading order:
+//! The wire protocol is `docs/reference/asya-protocol.md`. Modules, in reading order:
 //!
 //! | module | content |
 //! |---|---|

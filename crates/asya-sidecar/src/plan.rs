@@ -1,7 +1,7 @@
 //! Decisions. Pure: from a message and the response of the runtime to the messages to send and the fate of the message.
 //!
 //! Read [`admit`] (before the call of the runtime), then [`decide`] (after it), then [`undeliverable`] (a message that no
-//! queue accepts). Implements `docs/asya-protocol.md` sections 2 and 4.
+//! queue accepts). Implements `docs/reference/asya-protocol.md` sections 2 and 4.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The connection to the handler runtime: frames over a Unix socket (`docs/asya-protocol.md` section 3).
+//! The connection to the handler runtime: frames over a Unix socket (`docs/reference/asya-protocol.md` section 3).
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A runtime for tests and benchmarks: it implements the protocol (`docs/asya-protocol.md`) and echoes payloads, or does what the
+//! A runtime for tests and benchmarks: it implements the protocol (`docs/reference/asya-protocol.md`) and echoes payloads, or does what the
 //! payload requests. `echo_runtime [--protocol 1]`.
 //!
 //! | payload | what it does |

@@ -1,4 +1,4 @@
-//! Names of queues (`docs/asya-protocol.md` section 1).
+//! Names of queues (`docs/reference/asya-protocol.md` section 1).
 
 /// Naming of queues.
 #[derive(Clone, Debug, PartialEq, Eq)]

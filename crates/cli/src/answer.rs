@@ -17,7 +17,7 @@ pub struct Answer {
     pub talk: Vec<Diagnostic>,
     /// Whether a part of the request failed.
     pub failed: bool,
-    /// Exit code, unless it is 0 or 1; see `docs/command.md`.
+    /// Exit code, unless it is 0 or 1; see `docs/how-to/command.md`.
     pub code: Option<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Exit codes other than 0 and 1; `docs/command.md` lists them.
+//! Exit codes other than 0 and 1; `docs/how-to/command.md` lists them.
 
 /// Exit code of `diff --exit-code` if anything would change.
 pub const DIFFERS: u8 = 3;

@@ -268,7 +268,7 @@ fn an_image_is_built_without_a_container_engine() -> Result<()> {
 
 /// The blocks of commands of a section of the page: command and the output that the page shows.
 fn commands(section: &str) -> Result<Vec<(String, String)>> {
-    let page = include_str!("../../../docs/llama-stack-providers.md");
+    let page = include_str!("../../../docs/how-to/llama-stack-providers.md");
     let (_, text) = page
         .split_once(&format!("## {section}\n"))
         .context("the section is missing")?;

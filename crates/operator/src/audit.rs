@@ -1,4 +1,4 @@
-//! Audit log of a server: one line of JSON for each request that acts. `docs/audit-log.md` describes the fields.
+//! Audit log of a server: one line of JSON for each request that acts. `docs/operate/audit-log.md` describes the fields.
 //!
 //! A program wraps its router in [`Audit::layer`]. While a request is processed, functions of this module describe it: who acts
 //! ([`user`]) on which object ([`object`]). They need no value that is passed along, because a request is one task. A line is

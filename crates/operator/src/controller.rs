@@ -27,7 +27,7 @@ use crate::trace;
 /// Servers that a reconcile waits for. They decide how many reconciles run at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Only the API server. More concurrent reconciles slow it down for all clients (measured, docs/performance.md).
+    /// Only the API server. More concurrent reconciles slow it down for all clients (measured, docs/project/performance.md).
     ForApiServer,
     /// Also servers that may hang, so more reconciles run concurrently.
     ForOthersToo,

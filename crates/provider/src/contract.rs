@@ -1,6 +1,6 @@
 //! Interface of a provider: a name, a registration, the upstream schemas it knows, and two pure functions.
 //!
-//! The loop does the rest: watch, apply, delete, handover, drift, finalizer, staleness, dry run. `docs/provider-contract.md`
+//! The loop does the rest: watch, apply, delete, handover, drift, finalizer, staleness, dry run. `docs/reference/provider-contract.md`
 //! lists the rules by number.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::request::Request;
 use crate::settings::{CommonSettings, InvalidSettings};
 use crate::upstream::{Installed, Upstream};
 
-/// Version of the contract, as in `docs/provider-contract.md`.
+/// Version of the contract, as in `docs/reference/provider-contract.md`.
 pub const VERSION: &str = "v1alpha1";
 
 /// A provider: translates a ModelDeployment into upstream objects, and their status back. Both directions are pure.

@@ -1,4 +1,4 @@
-//! `docs/provider-contract.md` and the tests have the same rules.
+//! `docs/reference/provider-contract.md` and the tests have the same rules.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -13,7 +13,7 @@ const TESTS: [&str; 2] = ["crates/provider/src/conformance", "crates/testbed/tes
 
 #[test]
 fn every_rule_has_a_test_and_every_test_is_a_rule() {
-    let document = fs::read_to_string(root().join("docs/provider-contract.md")).unwrap();
+    let document = fs::read_to_string(root().join("docs/reference/provider-contract.md")).unwrap();
     let named: BTreeSet<String> = words(&document)
         .filter(|word| rule_of(word).is_some())
         .map(str::to_owned)
@@ -38,7 +38,7 @@ fn every_rule_has_a_test_and_every_test_is_a_rule() {
 
 #[test]
 fn rules_are_numbered_without_gaps_and_each_is_written_once() {
-    let document = fs::read_to_string(root().join("docs/provider-contract.md")).unwrap();
+    let document = fs::read_to_string(root().join("docs/reference/provider-contract.md")).unwrap();
     let headings: Vec<u32> = document
         .lines()
         .filter_map(|line| line.strip_prefix("### R")?.split(':').next()?.parse().ok())

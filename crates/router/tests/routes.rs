@@ -412,10 +412,10 @@ async fn deletion_needs_no_controller(bed: &Bed, controller: Controller) -> Resu
     Ok(())
 }
 
-/// The manifests of docs/gateway.md: the Gateway of the administrator, and the model of a user.
+/// The manifests of docs/how-to/gateway.md: the Gateway of the administrator, and the model of a user.
 #[tokio::test(flavor = "multi_thread")]
 async fn example_of_the_page_works() -> Result<()> {
-    const PAGE: &str = include_str!("../../../docs/gateway.md");
+    const PAGE: &str = include_str!("../../../docs/how-to/gateway.md");
     let bed = Bed::start().await?;
     bed.install(&[GATEWAY, HTTP_ROUTE]).await?;
     bed.0

@@ -102,8 +102,8 @@ fn every_metric_that_is_named_exists() -> Result<()> {
     for file in [
         "deploy/monitoring/rules.yaml",
         "deploy/monitoring/dashboard.json",
-        "docs/observability.md",
-        "docs/runbooks.md",
+        "docs/operate/observability.md",
+        "docs/operate/runbooks.md",
     ] {
         let text = read(file)?;
         let unknown: Vec<_> = mentioned(&text)
@@ -183,14 +183,14 @@ fn dashboards_are_complete() -> Result<()> {
 
 #[test]
 fn every_alert_has_a_runbook() -> Result<()> {
-    let runbooks = read("docs/runbooks.md")?;
+    let runbooks = read("docs/operate/runbooks.md")?;
     let mut sections: BTreeSet<&str> = runbooks.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     for alert in alerts()? {
         let name = alert["alert"].as_str().context("an alert without a name")?;
         ensure!(sections.remove(name), "{name} has no runbook");
         let url = alert["annotations"]["runbook_url"].as_str().unwrap_or_default();
         ensure!(
-            url == format!("docs/runbooks.md#{}", name.to_lowercase()),
+            url == format!("docs/operate/runbooks.md#{}", name.to_lowercase()),
             "{name} points to {url}"
         );
     }

@@ -1,4 +1,4 @@
-//! The rules of `docs/provider-contract.md` that need a real API server, for KAITO with the upstream simulator and for the
+//! The rules of `docs/reference/provider-contract.md` that need a real API server, for KAITO with the upstream simulator and for the
 //! example provider. The others are in `runway_provider::conformance`.
 
 mod support;

@@ -1,4 +1,4 @@
-//! Two tenants on one control plane: each tries to harm the other in the ways of [`ROWS`], which name rows of `docs/threat-model.md`.
+//! Two tenants on one control plane: each tries to harm the other in the ways of [`ROWS`], which name rows of `docs/operate/threat-model.md`.
 //!
 //! A tenant is a namespace with two ServiceAccounts: the *member* may create our kinds, and the *owner* has the cluster role
 //! `admin` in the namespace. What runs: a real API server with our webhooks and policies, the core, the direct provider and the
@@ -44,7 +44,7 @@ use support::{Bed, PATIENCE, Running, Upstream};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-const THREATS: &str = include_str!("../../../docs/threat-model.md");
+const THREATS: &str = include_str!("../../../docs/operate/threat-model.md");
 /// Places of a tenant at the router.
 const PLACES: usize = 8;
 /// Bytes of the largest body at the router, which has memory for four.

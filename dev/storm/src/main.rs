@@ -50,10 +50,10 @@ struct Args {
     /// Number of the first walk, or with --scenario the seed of its faults. A failure prints the one that replays it.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Crash the controllers at every write of every scenario, and write the results to docs/reliability.md.
+    /// Crash the controllers at every write of every scenario, and write the results to docs/project/reliability.md.
     #[arg(long, group = "campaign", conflicts_with_all = ["scenario", "states", "seed", "changes", "walk"])]
     all: bool,
-    /// Run every scenario N times with seeded faults of writes and watches, and write the results to docs/reliability.md.
+    /// Run every scenario N times with seeded faults of writes and watches, and write the results to docs/project/reliability.md.
     #[arg(long, value_name = "N", group = "campaign", conflicts_with_all = ["scenario", "states", "seed", "changes", "walk"])]
     seeds: Option<u64>,
     /// With --all or --seeds: continue a campaign that was interrupted. Runs that failed are repeated, those that passed are not.
@@ -86,15 +86,15 @@ struct Args {
 /// Disturbances of built programs.
 #[derive(clap::Args)]
 struct OfPrograms {
-    /// End the leaders of replicated controllers N times, by kill -9 and by SIGTERM, and write the results to docs/reliability.md.
+    /// End the leaders of replicated controllers N times, by kill -9 and by SIGTERM, and write the results to docs/project/reliability.md.
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "installed"])]
     leaders: Option<usize>,
     /// Interrupt the connections of controllers to the API server for 0.1 seconds to 10 minutes, and write the results to
-    /// docs/reliability.md.
+    /// docs/project/reliability.md.
     #[arg(long, conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "seeds", "installed", "leaders"])]
     outages: bool,
     /// Take models of each provider through N changes and faults, compare every 200 ms what Ready says with what the pods serve, and
-    /// write the results to docs/reliability.md.
+    /// write the results to docs/project/reliability.md.
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "states", "seed", "changes", "all", "seeds", "installed", "leaders", "outages"])]
     ready: Option<u32>,
 }

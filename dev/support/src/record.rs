@@ -5,9 +5,9 @@ use anyhow::{Context, Result};
 use crate::shell;
 
 /// Page of measurements.
-pub const PERFORMANCE: &str = "docs/performance.md";
+pub const PERFORMANCE: &str = "docs/project/performance.md";
 /// Page of campaigns with faults.
-pub const RELIABILITY: &str = "docs/reliability.md";
+pub const RELIABILITY: &str = "docs/project/reliability.md";
 /// Line after the results of a command.
 const END: &str = "<!-- So far. -->\n";
 

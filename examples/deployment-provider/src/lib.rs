@@ -1,7 +1,7 @@
 //! A complete third-party provider: serves any image that speaks HTTP on port 8000, as a Deployment and a Service.
 //!
 //! This is all that a provider is: a registration, a translation there, and a reading back. Watching, applying, drift,
-//! deletion, hand-over, dry run and events are the loop's. `docs/provider-contract.md` has the rules;
+//! deletion, hand-over, dry run and events are the loop's. `docs/reference/provider-contract.md` has the rules;
 //! `tests/conformance.rs` runs the suite that checks them.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-"""The socket protocol of docs/asya-protocol.md section 3."""
+"""The socket protocol of docs/reference/asya-protocol.md section 3."""
 
 from __future__ import annotations
 

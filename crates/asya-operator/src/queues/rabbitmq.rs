@@ -1,5 +1,5 @@
 //! RabbitMQ: durable quorum queues, each with a limit of deliveries and a dead-letter queue, bound to the exchange by its own name
-//! (`docs/asya-protocol.md` section 1). An existing queue is not changed, and one that holds messages or is in use is not deleted.
+//! (`docs/reference/asya-protocol.md` section 1). An existing queue is not changed, and one that holds messages or is in use is not deleted.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -27,7 +27,7 @@ const USER: u32 = 65532;
 /// Longer than the webhook's last answers and the release of the Lease take.
 const GRACE_SECONDS: u32 = 30;
 
-/// Resources of a pod. Memory grows by about 2 KiB for each ModelDeployment (docs/performance.md); the memory that clients
+/// Resources of a pod. Memory grows by about 2 KiB for each ModelDeployment (docs/project/performance.md); the memory that clients
 /// can make a program use beside that is bounded (`runway_http::Limits`): at most 96 MiB in all for the core, and 128 MiB for
 /// the console. No limit on CPU, which would only make a busy controller slow.
 pub fn resources(component: &Component) -> Value {

@@ -1,4 +1,4 @@
-//! Conformance suite: the rules of `docs/provider-contract.md` that need no API server, run against any provider.
+//! Conformance suite: the rules of `docs/reference/provider-contract.md` that need no API server, run against any provider.
 //!
 //! The author of a provider supplies [`Samples`]: ModelDeployments, and edits that make an upstream object look ready or failed.
 //! [`check`] simulates a cluster in memory, carries out the loop's plans, and checks the rules. Each rule is a function with the

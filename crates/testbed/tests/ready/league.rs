@@ -59,7 +59,7 @@ impl League {
         all.take(20).map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
-    /// The table of docs/reliability.md.
+    /// The table of docs/project/reliability.md.
     pub(crate) fn table(&self) -> String {
         let mut table =
             "| shape | changes and faults | samples | false Ready, samples | false Ready, seconds per 1,000 changes | \

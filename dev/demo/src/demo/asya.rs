@@ -98,7 +98,9 @@ pub(super) async fn show(node: &Node) -> Result<()> {
     ));
     says(&client, "Napping").await?;
     kubectl(node, &["get", "asyas"]).await?;
-    println!("\nThe same with a model server and a broker of your own: docs/asya.md. RabbitMQ ends with this command.");
+    println!(
+        "\nThe same with a model server and a broker of your own: docs/how-to/asya.md. RabbitMQ ends with this command."
+    );
     stage.rabbit.stop().await;
     Ok(())
 }

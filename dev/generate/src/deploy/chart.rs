@@ -54,20 +54,20 @@ The web console, where users sign in. It has one pod, since sessions are in its 
 # impersonate: call the cluster in the name of users; without lists, the pod's account may impersonate anybody";
 
 const GATEWAY: &str = "\
-The front door of Asya (docs/asya-gateway.md). It has one pod, since its jobs are on a volume
+The front door of Asya (docs/how-to/asya-gateway.md). It has one pod, since its jobs are on a volume
 # args: settings of `asya-gateway`, as --callback-host=hooks.example.com";
 
 const ROUTER: &str = "\
-The model router (docs/gateway.md): one OpenAI-compatible address for all models
+The model router (docs/how-to/gateway.md): one OpenAI-compatible address for all models
 # args: settings of `kubeairunway-gateway`, as --longest-hold=10m";
 
 const ROUTES: &str = "\
-The controller of HTTPRoutes (docs/gateway.md#a-gateway-of-the-cluster): models at a Gateway of the cluster
+The controller of HTTPRoutes (docs/how-to/gateway.md#a-gateway-of-the-cluster): models at a Gateway of the cluster
 # args: settings of `kubeairunway-gateway-routes`, with --gateway=NAMESPACE/NAME";
 
 const PROVIDERS: &str = "\
 The controllers of the built-in providers
-# settings: spec.settings of the provider's InferenceProviderConfig (docs/install.md lists them), as a hook that requires Helm 4,
+# settings: spec.settings of the provider's InferenceProviderConfig (docs/operate/install.md lists them), as a hook that requires Helm 4,
 # since the provider creates the object; while empty, the settings in the cluster are kept";
 
 /// Server-side apply of the settings alone. Any deletion policy but the default, which would delete the registration first.
@@ -136,7 +136,7 @@ fn values(components: &[Component]) -> Result<String> {
         json!({ "image": { "registry": component::REGISTRY, "tag": "", "digests": {}, "pullPolicy": "IfNotPresent" } }),
     )?;
     add(
-        "Audit log of router, gateway of Asya and console (docs/audit-log.md): - for stdout, or a file; empty for none",
+        "Audit log of router, gateway of Asya and console (docs/operate/audit-log.md): - for stdout, or a file; empty for none",
         json!({ "auditLog": "" }),
     )?;
     add(
@@ -152,7 +152,7 @@ fn values(components: &[Component]) -> Result<String> {
         json!({ "crds": { "install": true } }),
     )?;
     add(
-        "Namespaces that controllers watch: they get Roles in these instead of permissions everywhere; all if empty (docs/install.md)",
+        "Namespaces that controllers watch: they get Roles in these instead of permissions everywhere; all if empty (docs/operate/install.md)",
         json!({ "watchNamespaces": [] }),
     )?;
     add(
@@ -169,7 +169,7 @@ fn values(components: &[Component]) -> Result<String> {
     )?;
     add(
         "ValidatingAdmissionPolicies (Kubernetes 1.30). enabled: only users who may create the upstream objects of a provider may use it\n\
-         # permissions: fields such as serviceAccountName require a permission of the user (docs/threat-model.md)",
+         # permissions: fields such as serviceAccountName require a permission of the user (docs/operate/threat-model.md)",
         json!({ "policy": { "enabled": false, "permissions": true } }),
     )?;
     add(

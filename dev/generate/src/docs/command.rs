@@ -11,7 +11,7 @@ pub(crate) const PATH: &str = "docs/reference/command.md";
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Command reference
 
-Output of `kubeairunway VERB --help` for every verb. [The command](../command.md) has examples and the exit codes.
+Output of `kubeairunway VERB --help` for every verb. [The command](../how-to/command.md) has examples and the exit codes.
 ";
 
 /// The page.

@@ -10,7 +10,7 @@ pub(crate) const PATH: &str = "docs/reference/metrics.md";
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Metrics
 
-Served as OpenMetrics at `/metrics`; controllers serve them on `--admin-address` ([observability](../observability.md)). Only metrics of single
+Served as OpenMetrics at `/metrics`; controllers serve them on `--admin-address` ([observability](../operate/observability.md)). Only metrics of single
 ModelDeployments have the label `name`. Free text of users never becomes a label value.
 ";
 
@@ -43,7 +43,7 @@ pub(crate) fn page() -> String {
     section(
         &mut page,
         "Audit log",
-        "Reported by kubeairunway-gateway, asya-gateway and the console with `--audit-log` ([audit log](../audit-log.md)).",
+        "Reported by kubeairunway-gateway, asya-gateway and the console with `--audit-log` ([audit log](../operate/audit-log.md)).",
         runway_operator::audit::METRICS.iter().map(Row::from),
     );
     section(

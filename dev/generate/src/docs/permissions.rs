@@ -8,7 +8,7 @@ use runway_client::manifests::permissions::KINDS;
 use runway_dev_support::shell::root;
 
 /// Path of the page that has the table.
-pub(crate) const PATH: &str = "docs/threat-model.md";
+pub(crate) const PATH: &str = "docs/operate/threat-model.md";
 
 const BEGIN: &str =
     "<!-- Made by `cargo xtask gen` from crates/client/src/manifests/permissions.rs. Do not edit. -->\n";
@@ -19,10 +19,10 @@ pub(crate) fn page() -> Result<String> {
     let page = fs::read_to_string(root().join(PATH))?;
     let (before, rest) = page
         .split_once(BEGIN)
-        .context("docs/threat-model.md has no table of permissions")?;
+        .context("docs/operate/threat-model.md has no table of permissions")?;
     let (_, after) = rest
         .split_once(END)
-        .context("the table of permissions in docs/threat-model.md has no end")?;
+        .context("the table of permissions in docs/operate/threat-model.md has no end")?;
     Ok(format!("{before}{BEGIN}\n{}\n{END}{after}", table()?))
 }
 

@@ -15,7 +15,7 @@ const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not
 # Settings of an installation
 
 Fields of `spec.settings` of each built-in provider's InferenceProviderConfig, and how to change them:
-[Settings of an installation](../install.md#settings-of-an-installation). `[]` is an item of a list, `*` a value of a map.
+[Settings of an installation](../operate/install.md#settings-of-an-installation). `[]` is an item of a list, `*` a value of a map.
 ";
 
 /// The page. Fails when a setting has no description.

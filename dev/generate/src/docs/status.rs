@@ -11,7 +11,7 @@ use runway_api::reason::{self, EXTERNAL_PROVIDER, Explained, Status};
 use runway_api::{EventReason, Phase, RegistrationReason, UpstreamReason};
 
 /// Path of the page.
-pub(crate) const PATH: &str = "docs/status.md";
+pub(crate) const PATH: &str = "docs/reference/status.md";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Status reference

@@ -22,7 +22,7 @@ kubectl get inferenceproviderconfigs -o custom-columns=NAME:.metadata.name,VERSI
 
 With a schema that is not listed, `ProviderCompatible` is False with the reason `UnknownUpstreamSchema`; models that run keep
 running. The column *tested* names the CRD with which the tests run: *real* is the CRD of that release, without its operator.
-[tested.md](../tested.md) says what else is real.
+[Test coverage](../project/tested.md) says what else is real.
 ";
 
 /// Releases with a schema of an upstream kind, in the order of the provider's schemas.

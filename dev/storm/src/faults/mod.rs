@@ -40,7 +40,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "NAME", requires = "installed", conflicts_with = "docs")]
     #[arg(value_parser = PossibleValuesParser::new(FAULTS.iter().map(|fault| fault.name)))]
     fault: Option<String>,
-    /// With --installed: write the table into docs/reliability.md, in place of that of the run before.
+    /// With --installed: write the table into docs/project/reliability.md, in place of that of the run before.
     #[arg(long, requires = "installed")]
     docs: bool,
     /// With --installed: run a development build.

@@ -2,7 +2,7 @@
 """The Asya handler runtime: loads one Python handler and responds to the sidecar's requests on a Unix socket.
 
 One file without dependencies, for Python 3.10 and newer. It runs as the command `asya-runtime`, or mounted alone as
-`asya_runtime.py`. The protocol is docs/asya-protocol.md, sections 3 and 4.
+`asya_runtime.py`. The protocol is docs/reference/asya-protocol.md, sections 3 and 4.
 
 It reads top down: settings, loading the handler, envelopes, calling the handler, the socket, `main`.
 """

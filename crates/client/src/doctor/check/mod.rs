@@ -6,7 +6,7 @@
 //! | [`observed`] | objects and facts that were read, also as documents |
 //! | [`judge`](mod@judge) | the table of checks, each with its judge: pure |
 //! | [`report`] | text, JSON, JUnit |
-//! | [`page`] | `docs/checks.md` |
+//! | [`page`] | `docs/reference/checks.md` |
 
 pub mod judge;
 pub mod observe;

@@ -1,11 +1,11 @@
-//! `docs/checks.md`, made from the table of checks.
+//! `docs/reference/checks.md`, made from the table of checks.
 
 use std::fmt::Write;
 
 use super::{Asked, GROUPS};
 
 /// Path of the page.
-pub const PATH: &str = "docs/checks.md";
+pub const PATH: &str = "docs/reference/checks.md";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Checks of `kubeairunway check`

@@ -19,7 +19,7 @@ pub(super) use providers::OPERATORS;
 use super::{Asked, Causes, Check, Group, Judged, Judgement, Level, Observed, Outcome, Skip};
 
 /// URL of the documentation of all checks.
-const DOCUMENTATION: &str = "https://github.com/kubeairunway/kubeairunway/blob/main/docs/checks.md";
+const DOCUMENTATION: &str = "https://github.com/kubeairunway/kubeairunway/blob/main/docs/reference/checks.md";
 
 /// All checks, by group.
 pub static GROUPS: &[Group] = &[

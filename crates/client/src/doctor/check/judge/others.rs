@@ -39,7 +39,7 @@ pub(super) const ACTORS: &[Check] = &[
         id: "actor-transport",
         title: "each actor has a queue",
         looks_at: "The condition TransportReady is not False. Causes: unknown transport, unreachable broker, queue with other settings.",
-        remedy: "transports are configured in ASYA_TRANSPORT_CONFIG of the Deployment asya-operator: docs/asya.md",
+        remedy: "transports are configured in ASYA_TRANSPORT_CONFIG of the Deployment asya-operator: docs/how-to/asya.md",
         judge: None,
     },
     Check {
@@ -98,7 +98,7 @@ pub(super) const DISTRIBUTIONS: &[Check] = &[
         id: "llama-providers",
         title: "external providers are installed",
         looks_at: "No entry of status.externalProviders is Failed. Causes: image pull errors, conflicting packages, configurations that cannot be merged.",
-        remedy: "kubectl get llsd NAME -o yaml; docs/llama-stack-providers.md",
+        remedy: "kubectl get llsd NAME -o yaml; docs/how-to/llama-stack-providers.md",
         judge: None,
     },
     Check {
