@@ -106,30 +106,42 @@ fn lay_out(book: &Path) -> Result<()> {
         let path = links::resolve(SUMMARY, &found[1]);
         format!("]({path})")
     });
-    let records = chapters(&pages)?;
-    let lines = summary.lines().flat_map(|line| {
-        let below = if line.contains("docs/project/adr/README.md") {
-            records.as_str()
-        } else {
-            ""
-        };
-        [line, "\n", below]
-    });
-    let summary: String = lines.collect();
-    write("SUMMARY.md", summary.as_bytes())?;
+    let mut chapters = String::new();
+    for line in summary.lines() {
+        let path = line.rsplit_once("](").and_then(|(_, path)| path.strip_suffix(')'));
+        writeln!(chapters, "{line}\n{}", below(path.unwrap_or_default())?)?;
+    }
+    write("SUMMARY.md", chapters.as_bytes())?;
     fs::copy(root.join("book.toml"), book.join("book.toml")).context("cannot copy book.toml")?;
     Ok(())
 }
 
-/// Lines of the table of contents for the decision records, below their own table.
-fn chapters(pages: &BTreeSet<String>) -> Result<String> {
+/// Lines of the table of contents for the pages of a folder, below its own page.
+fn below(page: &str) -> Result<String> {
     let mut lines = String::new();
-    for path in pages.iter().filter(|path| path.starts_with("docs/project/adr/0")) {
-        let text = fs::read_to_string(shell::root().join(path))?;
-        let title = text.lines().next().unwrap_or_default().trim_start_matches("# ");
+    for path in in_folder(page)? {
+        let text = fs::read_to_string(shell::root().join(&path))?;
+        let title = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or(&path);
         writeln!(lines, "  - [{title}]({path})")?;
     }
     Ok(lines)
+}
+
+/// Other pages in the folder of a page `README.md` below `docs`, in order of their names.
+fn in_folder(page: &str) -> Result<BTreeSet<String>> {
+    let mut pages = BTreeSet::new();
+    if let Some(folder) = page
+        .strip_suffix("/README.md")
+        .filter(|folder| folder.starts_with("docs/"))
+    {
+        for entry in fs::read_dir(shell::root().join(folder))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".md") && name != "README.md" {
+                pages.insert(format!("{folder}/{name}"));
+            }
+        }
+    }
+    Ok(pages)
 }
 
 /// The text of a page with links to what is not in the book as links to the forge.
@@ -146,17 +158,17 @@ fn outward(page: &str, text: &str, pages: &BTreeSet<String>) -> Result<String> {
     Ok(replaced.into_owned())
 }
 
-/// Paths of the pages in the book: those in the table of contents, and the decision records, which have their own.
+/// Paths of the pages in the book: those in the table of contents, and those in the folders of its pages `README.md`.
 fn in_book() -> Result<BTreeSet<String>> {
     let summary = Page::read(SUMMARY)?;
     let mut pages = BTreeSet::new();
     for link in &summary.links {
-        if !pages.insert(links::resolve(SUMMARY, &link.target)) {
+        let page = links::resolve(SUMMARY, &link.target);
+        let in_folder = in_folder(&page)?;
+        if !pages.insert(page) {
             bail!("{SUMMARY}:{}: {} is listed twice", link.line, link.target);
         }
-    }
-    for record in fs::read_dir(shell::root().join("docs/project/adr"))? {
-        pages.insert(format!("docs/project/adr/{}", record?.file_name().to_string_lossy()));
+        pages.extend(in_folder);
     }
     Ok(pages)
 }

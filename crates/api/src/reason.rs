@@ -301,7 +301,7 @@ reasons! {
             /// The provider does not accept `spec.settings` of its InferenceProviderConfig. A model that serves
             /// continues unchanged; new models and changes wait.
             False SettingsInvalid:
-                "Correct the setting that the message names: [settings of an installation](../operate/install.md#settings-of-an-installation)",
+                "Correct the setting that the message names: [settings of an installation](../../operate/install.md#settings-of-an-installation)",
             /// The CRD of the upstream operator is not installed.
             False CRDNotInstalled: "Install the upstream operator; the provider notices it at once",
             /// The installed version of the upstream CRD has a schema that the provider does not know.
@@ -386,7 +386,7 @@ reasons! {
         OVERRIDES_IGNORED {
             /// The keys that the message lists have no effect.
             True UnknownKeys:
-                "Remove or correct them; [fields](fields.md) lists the overrides of each provider",
+                "Remove or correct them; [fields](../fields/README.md) lists the overrides of each provider",
         }
         FIELDS_IGNORED {
             /// The fields that the message lists have no effect.
@@ -469,13 +469,13 @@ reasons! {
             /// A setting is unknown or has a wrong value. Existing models continue unchanged; new models and changes
             /// wait.
             False SettingsRejected:
-                "Correct the setting that the message names: [settings of an installation](../operate/install.md#settings-of-an-installation)",
+                "Correct the setting that the message names: [settings of an installation](../../operate/install.md#settings-of-an-installation)",
         }
         RULES_VALID {
             /// All rules are used.
             True RulesCompiled: "Nothing",
             /// The rules that the message lists are skipped; the others are used.
-            False RulesRejected: "Correct the rules: [provider contract](provider-contract.md)",
+            False RulesRejected: "Correct the rules: [provider contract](../provider-contract.md)",
         }
     }
 }
@@ -705,7 +705,7 @@ reasons! {
             /// `lls-provider-spec.yaml` in the provider image is not valid.
             False MetadataInvalid: "Rebuild the image with a valid file",
             /// The provider image has no `/lls-provider/lls-provider-spec.yaml`.
-            False MetadataMissing: "Rebuild the image: [providers](../how-to/llama-stack-providers.md)",
+            False MetadataMissing: "Rebuild the image: [providers](../../how-to/llama-stack-providers.md)",
             /// The ModelDeployment in `config.modelDeploymentRef` does not exist.
             False ModelDeploymentNotFound: "Create it",
             /// The ModelDeployment has no endpoint yet.

@@ -20,7 +20,7 @@ use runway_dev_release::yaml::documents;
 use runway_dev_support::shell::root;
 
 use deploy::{argocd, chart, kustomize, rules};
-use docs::{api, changes, command, metrics, permissions, reference, settings, status, versions};
+use docs::{api, changes, command, images, metrics, permissions, reference, settings, status, versions};
 
 /// Development tasks of this repository.
 #[derive(Parser)]
@@ -44,8 +44,15 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let mut stale = Vec::new();
-    for (path, content) in files()? {
+    let files = files()?;
+    let mut stale = left_over(&files)?;
+    if !args.check {
+        for path in stale.drain(..) {
+            fs::remove_file(root().join(&path)).with_context(|| format!("cannot remove {path}"))?;
+            println!("removed {path}");
+        }
+    }
+    for (path, content) in files {
         let full = root().join(&path);
         if fs::read_to_string(&full).is_ok_and(|there| there == content) {
             continue;
@@ -67,6 +74,20 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Files in folders of generated pages that are generated no longer, such as that of a verb that was removed.
+fn left_over(files: &[(String, String)]) -> Result<Vec<String>> {
+    let mut left = Vec::new();
+    for folder in docs::FOLDERS {
+        for entry in fs::read_dir(root().join(folder)).into_iter().flatten() {
+            let path = format!("{folder}/{}", entry?.file_name().to_string_lossy());
+            if !files.iter().any(|(known, _)| *known == path) {
+                left.push(path);
+            }
+        }
+    }
+    Ok(left)
+}
+
 /// Every generated file, with its content.
 fn files() -> Result<Vec<(String, String)>> {
     let mut files = Vec::new();
@@ -80,17 +101,18 @@ fn files() -> Result<Vec<(String, String)>> {
     files.extend(chart::files(&manifests::all_components())?);
     files.push((argocd::PATH.to_owned(), argocd::config_map()?));
     files.push((krew::PATH.to_owned(), krew::template()?));
-    files.push((api::PATH.to_owned(), api::page()?));
-    files.push((reference::PATH.to_owned(), reference::page()?));
+    files.extend(api::pages()?);
+    files.extend(reference::pages()?);
     files.push((settings::PATH.to_owned(), settings::page()?));
-    files.push((status::PATH.to_owned(), status::page()?));
+    files.extend(status::pages()?);
     files.push((versions::PATH.to_owned(), versions::page()?));
     files.push((changes::PATH.to_owned(), changes::page()?));
+    files.push((images::PATH.to_owned(), images::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
     files.push((permissions::PATH.to_owned(), permissions::page()?));
     files.push((rules::PATH.to_owned(), rules::rules()?));
     files.push((page::PATH.to_owned(), page::page()));
-    files.push((command::PATH.to_owned(), command::page()));
+    files.extend(command::pages());
     Ok(files)
 }
 

@@ -476,7 +476,7 @@ fn stored_version_lost(live: &DynamicObject, wanted: &DynamicObject) -> Option<S
         .collect();
     (!lost.is_empty()).then(|| {
         format!(
-            "CustomResourceDefinition/{} has objects stored as {}, which this version does not serve: see 'Stored versions' in docs/operate/install.md",
+            "CustomResourceDefinition/{} has objects stored as {}, which this version does not serve: see 'Stored versions' in docs/operate/upgrade.md",
             live.metadata.name.unwrap_or_default(),
             lost.join(", ")
         )

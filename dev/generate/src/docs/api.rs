@@ -7,15 +7,17 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use runway_client::manifests;
 use serde_json::Value;
 
-/// Path of the page.
-pub(crate) const PATH: &str = "docs/reference/api.md";
+use super::split;
+
+/// Folder of the pages.
+pub(crate) const FOLDER: &str = "docs/reference/api";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # API reference
 
 Fields of every kind, from the CRDs: meaning, default and accepted values, as `kubectl explain` shows them. `[]` is an item of a list,
 `*` a value of a map. For fields of Kubernetes types (`env`, `resources`, `volumes`, …) see the Kubernetes documentation.
-[Field mapping](fields.md) shows how providers translate the fields of a ModelDeployment.
+[Field mapping](../fields/README.md) shows how providers translate the fields of a ModelDeployment.
 ";
 
 /// Fields whose schema is Kubernetes' own.
@@ -30,8 +32,12 @@ const OF_KUBERNETES: [&str; 8] = [
     "volumes",
 ];
 
-/// The page. Fails when a field has no description.
-pub(crate) fn page() -> Result<String> {
+/// A page for each kind. Fails when a field has no description.
+pub(crate) fn pages() -> Result<Vec<(String, String)>> {
+    Ok(split::pages(FOLDER, &page()?, |kind| Some(split::file_name(kind))))
+}
+
+fn page() -> Result<String> {
     let mut page = INTRODUCTION.to_owned();
     for crd in manifests::components().iter().flat_map(|component| &component.crds) {
         kind(&mut page, crd)?;

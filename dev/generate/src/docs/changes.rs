@@ -1,4 +1,4 @@
-//! The user guide's table of changes, from what the test `changes` saw (`crates/testbed/tests/changes`).
+//! The table of changes of `docs/reference/updates.md`, from what the test `changes` saw (`crates/testbed/tests/changes`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use runway_dev_support::shell::root;
 use serde::Deserialize;
 
 /// Path of the page that has the table.
-pub(crate) const PATH: &str = "docs/how-to/deploy.md";
+pub(crate) const PATH: &str = "docs/reference/updates.md";
 
 const BEGIN: &str = "<!-- Made by `cargo xtask gen` from crates/testbed/tests/changes. Do not edit. -->\n";
 const END: &str = "<!-- End of the generated table. -->\n";
@@ -30,10 +30,10 @@ pub(crate) fn page() -> Result<String> {
     let page = fs::read_to_string(root().join(PATH))?;
     let (before, rest) = page
         .split_once(BEGIN)
-        .context("docs/how-to/deploy.md has no table of changes")?;
+        .context("docs/reference/updates.md has no table of changes")?;
     let (_, after) = rest
         .split_once(END)
-        .context("the table of changes in docs/how-to/deploy.md has no end")?;
+        .context("the table of changes in docs/reference/updates.md has no end")?;
     Ok(format!("{before}{BEGIN}\n{}\n{END}{after}", table()?))
 }
 

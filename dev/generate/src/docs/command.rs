@@ -5,17 +5,26 @@ use std::fmt::Write;
 use clap::{Command, CommandFactory};
 use runway_cli::args::CommandLine;
 
-/// Path of the page.
-pub(crate) const PATH: &str = "docs/reference/command.md";
+use super::split;
+
+/// Folder of the pages.
+pub(crate) const FOLDER: &str = "docs/reference/command";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Command reference
 
-Output of `kubeairunway VERB --help` for every verb. [The command](../how-to/command.md) has examples and the exit codes.
+Output of `kubeairunway VERB --help` for every verb. [The command](../../how-to/command.md) has examples and the exit codes.
 ";
 
-/// The page.
-pub(crate) fn page() -> String {
+/// A page for each verb, with its subcommands.
+pub(crate) fn pages() -> Vec<(String, String)> {
+    split::pages(FOLDER, &page(), |title| {
+        let verb = title.trim_matches('`').split(' ').nth(1)?;
+        Some(verb.to_owned())
+    })
+}
+
+fn page() -> String {
     let mut command = CommandLine::command();
     command.build();
     let mut page = INTRODUCTION.to_owned();

@@ -10,15 +10,17 @@ use runway_api::llama_stack_distribution::{DistributionPhase, ProviderPhase};
 use runway_api::reason::{self, EXTERNAL_PROVIDER, Explained, Status};
 use runway_api::{EventReason, Phase, RegistrationReason, UpstreamReason};
 
-/// Path of the page.
-pub(crate) const PATH: &str = "docs/reference/status.md";
+use super::split;
+
+/// Folder of the pages.
+pub(crate) const FOLDER: &str = "docs/reference/status";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Status reference
 
 Every phase, condition, reason and Event that the controllers write, with its meaning and what to do about it. `kubeairunway why KIND/NAME`
 shows the conditions of one object and what it is waiting for; `kubeairunway check` examines a whole cluster
-([checks](checks.md)). The message of a condition names the field, object or value that a row cannot know.
+([checks](../checks.md)). The message of a condition names the field, object or value that a row cannot know.
 
 - `Ready` is always present. Use it in `kubectl wait --for=condition=Ready`.
 - `Stalled` is present only while the controllers cannot continue without a change by a user. Its reason is that of `Ready`.
@@ -104,12 +106,16 @@ fn kinds() -> [Kind; 4] {
     ]
 }
 
-/// The page.
+/// A page for each kind, and one for Events.
 ///
 /// # Errors
 ///
-/// If it cannot be formatted.
-pub(crate) fn page() -> Result<String> {
+/// If they cannot be formatted.
+pub(crate) fn pages() -> Result<Vec<(String, String)>> {
+    Ok(split::pages(FOLDER, &page()?, |title| Some(split::file_name(title))))
+}
+
+fn page() -> Result<String> {
     let mut page = INTRODUCTION.to_owned();
     for kind in kinds() {
         kind.write(&mut page)?;

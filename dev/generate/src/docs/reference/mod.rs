@@ -6,14 +6,14 @@
 
 mod difference;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use anyhow::{Result, bail, ensure};
 use difference::differences;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use runway_api::model_deployment::ServingMode;
-use runway_api::provider_config::OverrideType;
+use runway_api::provider_config::{OverrideKey, OverrideType};
 use runway_api::{CoreReason, condition, labels};
 use runway_client::diagnostic::Level;
 use runway_client::documents::Documents;
@@ -22,15 +22,17 @@ use runway_client::render::{Options, Show, render};
 use runway_provider::conformance::fields::{self, Field, put};
 use serde_json::{Value, json};
 
-/// Path of the page.
-pub(crate) const PATH: &str = "docs/reference/fields.md";
+use super::split;
+
+/// Folder of the pages.
+pub(crate) const FOLDER: &str = "docs/reference/fields";
 
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Field mapping
 
-For every field of a `ModelDeployment` and every provider: the path in the upstream object, or the error message with which the field
-is rejected, or the warning that it has no effect. No field is dropped silently: the generation of this page fails unless the value of
-each field is in what the upstream runs, for every kind of worker.
+For every field of a `ModelDeployment`, on a page for each provider: the path in the upstream object, or the error message with which
+the field is rejected, or the warning that it has no effect. No field is dropped silently: the generation of these pages fails unless
+the value of each field is in what the upstream runs, for every kind of worker.
 
 Each row compares a manifest without the field with one that sets it, rendered for the newest supported upstream schema. Use
 `kubeairunway render` for your own manifest. Fields that select the provider or the kind of object (`provider.name`, `engine.type`,
@@ -54,8 +56,8 @@ struct Outcome {
     warned: BTreeSet<String>,
 }
 
-/// The page.
-pub(crate) fn page() -> Result<String> {
+/// A page for each provider.
+pub(crate) fn pages() -> Result<Vec<(String, String)>> {
     let unlisted = fields::unlisted();
     ensure!(
         unlisted.is_empty(),
@@ -65,15 +67,25 @@ pub(crate) fn page() -> Result<String> {
     );
     let bases = bases(&[]);
     let mut page = INTRODUCTION.to_owned();
-    for field in &fields::ALL {
-        let rows = bases
-            .iter()
-            .map(|base| Ok((base.provider, base.label.clone(), tried(base, field)?)))
-            .collect::<Result<Vec<_>>>()?;
-        section(&mut page, &format!("spec.{}", field.path), "for", &rows)?;
+    for provider in manifests::built_in_providers() {
+        write!(
+            page,
+            "\n## {}\n\nFields of a `ModelDeployment` that this provider serves.\n",
+            provider.title()
+        )?;
+        for field in &fields::ALL {
+            let rows = bases
+                .iter()
+                .filter(|base| base.provider == provider.name())
+                .map(|base| Ok((base.label.clone(), tried(base, field)?)))
+                .collect::<Result<Vec<_>>>()?;
+            section(&mut page, &format!("spec.{}", field.path), "for", &rows)?;
+        }
+        if let Some(base) = bases.iter().find(|base| base.provider == provider.name()) {
+            overrides(&mut page, base, &provider.registration().overrides.unwrap_or_default())?;
+        }
     }
-    overrides(&mut page, &bases)?;
-    Ok(page)
+    Ok(split::pages(FOLDER, &page, |title| Some(split::file_name(title))))
 }
 
 /// Every provider with every engine in every mode it supports; for KAITO's vLLM with and without an image, since it makes
@@ -126,40 +138,65 @@ fn bases(crds: &[CustomResourceDefinition]) -> Vec<Base<'_>> {
     bases
 }
 
-/// The documented overrides of each provider, an unknown key, and a value of the wrong type.
-fn overrides(page: &mut String, bases: &[Base]) -> Result<()> {
-    let mut rows = Vec::new();
-    for provider in manifests::built_in_providers() {
-        let Some(base) = bases.iter().find(|base| base.provider == provider.name()) else {
-            continue;
-        };
-        let documented = provider.registration().overrides.unwrap_or_default();
-        let mut trials: Vec<(String, Value)> = documented
-            .iter()
-            .map(|o| {
-                let value = match (o.path.as_str(), o.kind) {
-                    ("routerMode", _) => json!("kv"),
-                    ("rollout", _) => json!("Surge"),
-                    ("serviceType", _) => json!("NodePort"),
-                    ("imageFamily", _) => json!("LlamaServer"),
-                    (_, OverrideType::Integer) => json!(3),
-                    (_, OverrideType::StringMap) => json!({ "marker": "77" }),
-                    _ => json!("7"),
-                };
-                (o.path.clone(), value)
-            })
-            .collect();
-        trials.push(("replicsa".to_owned(), json!(2)));
-        trials.extend(documented.first().map(|o| (o.path.clone(), json!([7]))));
-        for (key, value) in trials {
-            let shown = format!("`{key}: {value}`");
-            let spec = with(&base.spec, &format!("provider.overrides.{key}"), value);
-            rows.push((
-                provider.name(),
-                shown,
-                cell(base, &format!("provider.overrides.{key}"), &spec, |_, _| true)?,
-            ));
+/// Images that pods of models have by default, with providers and engines. KAITO's presets have none: KAITO writes those pods.
+pub(crate) fn images() -> BTreeMap<String, BTreeSet<String>> {
+    let mut images: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for base in bases(&[]).iter().filter(|base| base.spec["image"].is_null()) {
+        let without_gpus = with(&base.spec, "resources.gpu.count", json!(0));
+        for spec in [&base.spec, &without_gpus] {
+            let outcome = outcome(spec, base.crds);
+            for image in outcome
+                .objects
+                .iter()
+                .flat_map(images_in)
+                .filter(|_| outcome.refused.is_empty())
+            {
+                let engine = base.spec["engine"]["type"].as_str().unwrap_or_default();
+                let user = format!("{}, {engine}", base.provider);
+                images.entry(image).or_default().insert(user);
+            }
         }
+    }
+    images
+}
+
+/// Texts of all fields `image`.
+pub(crate) fn images_in(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(fields) => {
+            let image = fields.get("image").and_then(Value::as_str).map(str::to_owned);
+            image.into_iter().chain(fields.values().flat_map(images_in)).collect()
+        }
+        Value::Array(items) => items.iter().flat_map(images_in).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The documented overrides of a provider, an unknown key, and a value of the wrong type.
+fn overrides(page: &mut String, base: &Base, documented: &[OverrideKey]) -> Result<()> {
+    let mut trials: Vec<(String, Value)> = documented
+        .iter()
+        .map(|o| {
+            let value = match (o.path.as_str(), o.kind) {
+                ("routerMode", _) => json!("kv"),
+                ("rollout", _) => json!("Surge"),
+                ("serviceType", _) => json!("NodePort"),
+                ("imageFamily", _) => json!("LlamaServer"),
+                (_, OverrideType::Integer) => json!(3),
+                (_, OverrideType::StringMap) => json!({ "marker": "77" }),
+                _ => json!("7"),
+            };
+            (o.path.clone(), value)
+        })
+        .collect();
+    trials.push(("replicsa".to_owned(), json!(2)));
+    trials.extend(documented.first().map(|o| (o.path.clone(), json!([7]))));
+    let mut rows = Vec::new();
+    for (key, value) in trials {
+        let shown = format!("`{key}: {value}`");
+        let spec = with(&base.spec, &format!("provider.overrides.{key}"), value);
+        let effect = cell(base, &format!("provider.overrides.{key}"), &spec, |_, _| true)?;
+        rows.push((shown, effect));
     }
     section(page, "spec.provider.overrides", "override", &rows)
 }
@@ -206,25 +243,22 @@ fn cell(base: &Base, field: &str, spec: &Value, is_there: impl Fn(&[Value], &[Va
     }
 }
 
-/// Rows with the same outcome for a provider are one row.
-fn section(page: &mut String, field: &str, column: &str, rows: &[(&str, String, String)]) -> Result<()> {
-    write!(
-        page,
-        "\n## {field}\n\n| provider | {column} | effect |\n|---|---|---|\n"
-    )?;
-    let mut done: BTreeSet<(&str, &str)> = BTreeSet::new();
-    for (provider, _, outcome) in rows {
-        if !done.insert((provider, outcome)) {
+/// Rows with the same outcome are one row.
+fn section(page: &mut String, field: &str, column: &str, rows: &[(String, String)]) -> Result<()> {
+    write!(page, "\n### {field}\n\n| {column} | effect |\n|---|---|\n")?;
+    let mut done: BTreeSet<&str> = BTreeSet::new();
+    for (_, outcome) in rows {
+        if !done.insert(outcome) {
             continue;
         }
         let labels: Vec<&str> = rows
             .iter()
-            .filter(|(p, _, o)| p == provider && o == outcome)
-            .map(|(_, label, _)| label.as_str())
+            .filter(|(_, o)| o == outcome)
+            .map(|(label, _)| label.as_str())
             .collect();
         writeln!(
             page,
-            "| {provider} | {} | {} |",
+            "| {} | {} |",
             labels.join(", "),
             outcome.replace('|', "\\|").replace('\n', " ")
         )?;
@@ -314,7 +348,7 @@ mod tests {
 
     #[test]
     fn no_field_is_dropped_silently() -> Result<()> {
-        page().map(drop)
+        pages().map(drop)
     }
 
     /// Older schemas, and KAITO without its optional kind.

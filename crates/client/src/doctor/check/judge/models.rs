@@ -83,7 +83,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "model-ignored",
         title: "no fields are ignored",
         looks_at: "The conditions OverridesIgnored and FieldsIgnored are not True.",
-        remedy: "remove the fields; docs/reference/fields.md lists the fields that each provider supports",
+        remedy: "remove the fields; docs/reference/fields/README.md lists the fields that each provider supports",
         judge: None,
     },
     Check {
