@@ -47,7 +47,7 @@ fn summary(part: &str) -> Option<&str> {
 
 /// Name of a file for a title.
 pub(crate) fn file_name(title: &str) -> String {
-    title.to_lowercase().replace(' ', "-")
+    title.to_lowercase().replace(' ', "-").replace(':', "")
 }
 
 #[cfg(test)]

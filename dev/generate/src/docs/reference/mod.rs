@@ -30,7 +30,7 @@ pub(crate) const FOLDER: &str = "docs/reference/fields";
 const INTRODUCTION: &str = "<!-- Made by `cargo xtask gen` from the code. Do not edit. -->
 # Field mapping
 
-For every field of a `ModelDeployment`, on a page for each provider: the path in the upstream object, or the error message with which
+For every field of a `ModelDeployment`, on pages for each provider: the path in the upstream object, or the error message with which
 the field is rejected, or the warning that it has no effect. No field is dropped silently: the generation of these pages fails unless
 the value of each field is in what the upstream runs, for every kind of worker.
 
@@ -38,6 +38,13 @@ Each row compares a manifest without the field with one that sets it, rendered f
 `kubeairunway render` for your own manifest. Fields that select the provider or the kind of object (`provider.name`, `engine.type`,
 `serving.mode`) are in the column *for*. A value may change several paths, such as a replica count that makes KAITO use another kind.
 ";
+
+/// Groups of fields, which are pages.
+const GROUPS: [&str; 4] = [MODEL, SCALING, PODS, STORAGE];
+const MODEL: &str = "model and engine";
+const SCALING: &str = "scaling and resources";
+const PODS: &str = "pods";
+const STORAGE: &str = "storage";
 
 /// A manifest that works, for one provider and engine in one mode.
 struct Base<'a> {
@@ -56,7 +63,18 @@ struct Outcome {
     warned: BTreeSet<String>,
 }
 
-/// A page for each provider.
+/// Group of a field, by its path below `spec`.
+fn group_of(path: &str) -> &'static str {
+    let first = path.split('.').next().unwrap_or_default();
+    match first {
+        "model" if path.starts_with("model.storage") => STORAGE,
+        "scaling" | "resources" => SCALING,
+        "podTemplate" | "nodeSelector" | "tolerations" | "imagePullSecrets" | "serviceAccountName" => PODS,
+        _ => MODEL,
+    }
+}
+
+/// Pages for each provider, one for each group of fields.
 pub(crate) fn pages() -> Result<Vec<(String, String)>> {
     let unlisted = fields::unlisted();
     ensure!(
@@ -68,21 +86,20 @@ pub(crate) fn pages() -> Result<Vec<(String, String)>> {
     let bases = bases(&[]);
     let mut page = INTRODUCTION.to_owned();
     for provider in manifests::built_in_providers() {
-        write!(
-            page,
-            "\n## {}\n\nFields of a `ModelDeployment` that this provider serves.\n",
-            provider.title()
-        )?;
-        for field in &fields::ALL {
-            let rows = bases
-                .iter()
-                .filter(|base| base.provider == provider.name())
-                .map(|base| Ok((base.label.clone(), tried(base, field)?)))
-                .collect::<Result<Vec<_>>>()?;
-            section(&mut page, &format!("spec.{}", field.path), "for", &rows)?;
-        }
-        if let Some(base) = bases.iter().find(|base| base.provider == provider.name()) {
-            overrides(&mut page, base, &provider.registration().overrides.unwrap_or_default())?;
+        for group in GROUPS {
+            write!(page, "\n## {}: {group}\n", provider.title())?;
+            for field in fields::ALL.iter().filter(|field| group_of(field.path) == group) {
+                let rows = bases
+                    .iter()
+                    .filter(|base| base.provider == provider.name())
+                    .map(|base| Ok((base.label.clone(), tried(base, field)?)))
+                    .collect::<Result<Vec<_>>>()?;
+                section(&mut page, &format!("spec.{}", field.path), "for", &rows)?;
+            }
+            let base = bases.iter().find(|base| base.provider == provider.name());
+            if let Some(base) = base.filter(|_| group == MODEL) {
+                overrides(&mut page, base, &provider.registration().overrides.unwrap_or_default())?;
+            }
         }
     }
     Ok(split::pages(FOLDER, &page, |title| Some(split::file_name(title))))
