@@ -27,7 +27,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
         selection_policy: Some(SelectionPolicy::Automatic),
         validation_rules: NAMES.rules(),
         overrides: Some(overrides::documented()),
-        documentation: Some("https://github.com/kubeairunway/direct-provider".to_owned()),
+        documentation: Some("https://github.com/kubeairunway/kubeairunway/blob/main/docs/reference/providers.md#direct".to_owned()),
         installation: Some(
             "Nothing else is needed: models run as Deployments and Services. Models with GPUs need nodes with a device plugin, \
              such as NVIDIA's."

@@ -29,7 +29,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
         selection_policy: Some(SelectionPolicy::Automatic),
         validation_rules: NAMES.rules(),
         overrides: Some(overrides::documented()),
-        documentation: Some("https://github.com/kubeairunway/dynamo-provider".to_owned()),
+        documentation: Some("https://github.com/kubeairunway/kubeairunway/blob/main/docs/reference/providers.md#dynamo".to_owned()),
         installation: Some(
             "Install Dynamo's operator with its Helm chart dynamo-platform (https://docs.nvidia.com/dynamo/latest/kubernetes). \
              Runtime images have the release of the operator's Deployment dynamo-platform-dynamo-operator-controller-manager. \

@@ -25,7 +25,7 @@ pub(crate) fn registration(config: &KaitoConfig) -> InferenceProviderConfigSpec 
             .chain([llamacpp_rule()])
             .collect(),
         overrides: Some(family::overrides()),
-        documentation: Some("https://github.com/kubeairunway/kaito-provider".to_owned()),
+        documentation: Some("https://github.com/kubeairunway/kubeairunway/blob/main/docs/reference/providers.md#kaito".to_owned()),
         installation: Some(
             "Install KAITO's workspace operator with its Helm chart (https://kaito-project.github.io/kaito/docs/installation). \
              With nodes of your own set featureGates.disableNodeAutoProvisioning=true in the chart; where KAITO provisions nodes, \

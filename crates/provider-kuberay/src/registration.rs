@@ -20,7 +20,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
         selection_policy: Some(SelectionPolicy::Explicit),
         validation_rules: NAMES.rules(),
         overrides: Some(head::overrides()),
-        documentation: Some("https://github.com/kubeairunway/kuberay-provider".to_owned()),
+        documentation: Some("https://github.com/kubeairunway/kubeairunway/blob/main/docs/reference/providers.md#kuberay".to_owned()),
         installation: Some(
             "Install the KubeRay operator with its Helm chart (https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/kuberay-operator-installation.html), \
              1.7 or newer if models are to be scaled to zero."
