@@ -47,6 +47,37 @@ fn a_healthy_cluster_has_no_findings() {
     }
 }
 
+/// A chart installs the controllers of all providers, and most clusters have one operator or none.
+#[test]
+fn a_provider_that_no_model_names_needs_no_operator() {
+    let mut objects = well("");
+    let dynamo = without_operator("dynamo");
+    objects.push(dynamo.clone());
+    let judged = judge(&objects);
+    assert!(!check::failed(&judged), "{judged:#?}");
+    let report = report::write(&judged, Format::Text, Look::default()).unwrap();
+    assert!(
+        report.starts_with("√ no problems: 0 failed, 0 with warnings"),
+        "{report}"
+    );
+    let note =
+        "- Provider dynamo: not used: the operator is not installed, and no ModelDeployment names the provider\n";
+    assert!(report.contains(note), "{report}");
+
+    let is_error = |objects: &[Value]| {
+        let judged = judge(objects);
+        let mut outcomes = judged.iter().flat_map(|group| &group.checks);
+        outcomes.any(|o| o.check == "provider-crd" && o.level == Level::Error)
+    };
+    let mut named = objects.clone();
+    let model = named.iter_mut().find(|o| o["kind"] == "ModelDeployment").unwrap();
+    model["spec"]["provider"] = json!({ "name": "dynamo" });
+    assert!(is_error(&named));
+    // Without another provider, no model can be served.
+    objects.retain(|o| o["kind"] != "ModelDeployment" && key(o)[2] != "kaito");
+    assert!(is_error(&objects));
+}
+
 #[test]
 fn what_was_observed_can_be_written_and_read_back() {
     let observed = observed(&well(""));
@@ -214,7 +245,7 @@ fn make_well(namespaces: &str) -> Vec<Value> {
     }
     objects.extend(upstream_crds());
     objects.extend(neighbours());
-    objects.push(registration());
+    objects.push(registration("kaito"));
     objects.extend(one_of_each());
     objects
 }
@@ -324,18 +355,28 @@ fn neighbours() -> [Value; 5] {
     ]
 }
 
-/// KAITO's provider, as it registers itself.
-fn registration() -> Value {
+/// A provider as it registers itself.
+fn registration(name: &str) -> Value {
     let providers = manifests::built_in_providers();
-    let kaito = providers.iter().find(|provider| provider.name() == "kaito").unwrap();
+    let provider = providers.iter().find(|provider| provider.name() == name).unwrap();
     json!({
-        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": { "name": "kaito" },
-        "spec": kaito.registration(),
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": { "name": name },
+        "spec": provider.registration(),
         "status": {
-            "ready": true, "version": "kaito-provider:v0.1.0", "lastHeartbeat": "2026-11-21T09:59:30Z",
+            "ready": true, "version": format!("{name}-provider:v0.1.0"), "lastHeartbeat": "2026-11-21T09:59:30Z",
             "conditions": [condition("UpstreamReady", "SchemaKnown"), condition("RulesValid", "RulesValid")],
         },
     })
+}
+
+/// A provider whose operator is not installed.
+fn without_operator(name: &str) -> Value {
+    let mut config = registration(name);
+    config["status"]["ready"] = json!(false);
+    let ready = &mut config["status"]["conditions"][0];
+    *ready = condition("UpstreamReady", "CRDNotInstalled");
+    ready["status"] = json!("False");
+    config
 }
 
 fn condition(type_: &str, reason: &str) -> Value {

@@ -9,6 +9,7 @@ pub mod get;
 pub mod held;
 pub mod messages;
 pub mod pods;
+pub mod providers;
 pub mod status;
 pub mod top;
 pub mod tree;

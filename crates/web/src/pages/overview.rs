@@ -16,11 +16,11 @@ use runway_api::reason::{self, Explained};
 use runway_api::{
     AsyncActor, AsyncActorStatus, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment, Phase, Tone,
 };
+use runway_client::providers;
 use runway_client::why;
 use runway_operator::clock;
 
 use super::deployments::urgency;
-use super::providers::is_unused;
 use crate::guard::Asker;
 use crate::moment::Moment;
 use crate::page::{self, Shell};
@@ -139,10 +139,12 @@ pub async fn show(Asker(session): Asker) -> Response {
     let mut problems: Vec<Problem> = models.items.iter().filter_map(|md| of_deployment(md, now)).collect();
     problems.extend(actors.items.iter().filter_map(|a| of_actor(a, now)));
     problems.extend(stacks.items.iter().filter_map(|d| of_distribution(d, now)));
+    let is_unused =
+        |config: &InferenceProviderConfig| providers::is_unused(config, models.items.iter().map(Arc::as_ref), now);
     let mut faults: Vec<Problem> = providers
         .items
         .iter()
-        .filter(|config| !is_unused(config, &models.items, now))
+        .filter(|config| !is_unused(config))
         .filter_map(|config| of_provider(config, now))
         .collect();
     attribute(&mut problems, &mut faults, &models.items);
@@ -158,7 +160,7 @@ pub async fn show(Asker(session): Asker) -> Response {
             (phase.map_or("New", Phase::as_str).to_owned(), page::mood(phase))
         }),
         tile("Providers", "/providers", &providers, |p| match p.health(now) {
-            _ if is_unused(p, &models.items, now) => ("Not used".to_owned(), "none"),
+            _ if is_unused(p) => ("Not used".to_owned(), "none"),
             Health::Healthy => ("Ready".to_owned(), "good"),
             Health::NotReady(_) => ("Not ready".to_owned(), "bad"),
             Health::Silent => ("Silent".to_owned(), "bad"),

@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::provider_config::{Health, SelectionPolicy};
-use runway_api::{InferenceProviderConfig, ModelDeployment, RegistrationReason, labels};
+use runway_api::{InferenceProviderConfig, labels};
 use runway_client::manifests;
+use runway_client::providers::is_unused;
 use runway_operator::clock;
 
 use crate::guard::Asker;
@@ -76,7 +77,7 @@ pub async fn show(Asker(session): Asker) -> Response {
         .iter()
         .map(|config| {
             let mut card = provider(config, serves(&config.name_any()), now);
-            if is_unused(config, &models.items, now) {
+            if is_unused(config, models.items.iter().map(Arc::as_ref), now) {
                 (card.upstream.mood, card.upstream.state) = ("none", "Not used");
             }
             card
@@ -147,20 +148,6 @@ fn provider(config: &InferenceProviderConfig, models: usize, now: Timestamp) -> 
         installation: spec.installation.clone().unwrap_or_default(),
         models,
     }
-}
-
-/// Whether a provider has no operator and no model names it: there is nothing to repair.
-pub fn is_unused(config: &InferenceProviderConfig, models: &[Arc<ModelDeployment>], now: Timestamp) -> bool {
-    let name = config.name_any();
-    let names = |md: &Arc<ModelDeployment>| [md.spec.provider_name(), md.selected_provider()].contains(&Some(&name));
-    matches!(config.health(now), Health::NotReady(_)) && lacks_operator(config) && !models.iter().any(names)
-}
-
-/// Whether its upstream operator is not installed.
-fn lacks_operator(config: &InferenceProviderConfig) -> bool {
-    let conditions = config.status.iter().flat_map(|status| &status.conditions);
-    let mut missing = conditions.filter(|c| c.type_ == condition::UPSTREAM_READY && c.status == "False");
-    missing.any(|c| c.reason == RegistrationReason::CRDNotInstalled)
 }
 
 /// The controller that translates: alive if its heart beats.

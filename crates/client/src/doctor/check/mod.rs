@@ -115,6 +115,14 @@ impl Finding {
         }
     }
 
+    /// A fact that needs no attention: the check still passes.
+    pub fn note(subject: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            level: Level::Skipped,
+            ..Self::error(subject, text)
+        }
+    }
+
     /// The same finding with a remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {

@@ -61,6 +61,14 @@ fn screen(all: &[Judgement], look: Look) -> String {
             lines.extend(explained(outcome, SHOWN, look));
         }
     }
+    let passed = all
+        .iter()
+        .flat_map(|group| &group.checks)
+        .filter(|o| o.level == Level::Ok);
+    for note in passed.flat_map(|outcome| &outcome.findings) {
+        let (subject, text) = (text::cell(&note.subject), text::cell(&note.text));
+        lines.push(look.faint(&format!("- {subject}: {text}")));
+    }
     if lines.len() > 2 {
         lines.push(String::new());
     }

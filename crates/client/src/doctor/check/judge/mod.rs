@@ -140,7 +140,13 @@ fn of_check(id: &str, causes: &Causes) -> Judged {
 fn outcome(check: &Check, judged: Judged) -> Outcome {
     let (level, skipped, mut findings) = match judged {
         Ok(findings) => (
-            findings.iter().map(|f| f.level).max().unwrap_or(Level::Ok),
+            // Notes are no reason not to pass.
+            findings
+                .iter()
+                .map(|f| f.level)
+                .filter(|l| *l > Level::Skipped)
+                .max()
+                .unwrap_or(Level::Ok),
             None,
             findings,
         ),

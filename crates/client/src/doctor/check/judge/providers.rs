@@ -17,6 +17,7 @@ use crate::doctor::check::{Check, Finding, Observed};
 use crate::doctor::check::{Judged, Skip};
 use crate::manifests::{self, NAMESPACE};
 use crate::text;
+use crate::view::providers::is_unused;
 
 /// Time after which an upstream object without status counts as not reconciled.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(120);
@@ -46,7 +47,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "provider-crd",
         title: "upstream CRDs are installed",
-        looks_at: "The CRDs that each registered built-in provider writes exist. The provider's own operator installs them.",
+        looks_at: "The CRDs that each registered built-in provider writes exist. The provider's own operator installs them. A provider whose operator is not installed and that no ModelDeployment names is not used, which is not an error while another provider is registered.",
         remedy: "install the provider's operator",
         judge: Some(crds),
     },
@@ -190,8 +191,27 @@ fn installation(provider: &dyn Provider) -> String {
     provider.registration().installation.unwrap_or_default()
 }
 
+/// Providers without an operator that no ModelDeployment names; none if no other provider could serve a model.
+fn unused(observed: &Observed) -> Vec<String> {
+    let (Ok(configs), Ok(models)) = (observed.configs(), observed.models()) else {
+        return Vec::new();
+    };
+    let is_unused = |config: &&InferenceProviderConfig| is_unused(config, models, observed.now());
+    let unused: Vec<String> = configs.iter().filter(is_unused).map(ResourceExt::name_any).collect();
+    if unused.len() == configs.len() {
+        return Vec::new();
+    }
+    unused
+}
+
 fn crds(observed: &Observed) -> Judged {
     let mut findings = Vec::new();
+    let unused = unused(observed);
+    if !unused.is_empty() {
+        let text = "not used: the operator is not installed, and no ModelDeployment names the provider";
+        let remedy = format!("kubeairunway provider uninstall {}", unused.join(" "));
+        findings.push(Finding::note(format!("Provider {}", unused.join(", ")), text).remedy(remedy));
+    }
     let leaving = |name: &str| {
         let is_it = |crd: &&CustomResourceDefinition| crd.name_any() == name;
         let crd = observed.crds().ok()?.iter().find(is_it)?;
@@ -207,6 +227,9 @@ fn crds(observed: &Observed) -> Judged {
                 "kubectl get {crd} -A shows the remaining objects; the upstream operator must remove their finalizers"
             );
             findings.push(Finding::error(format!("CustomResourceDefinition {crd}"), text).remedy(remedy));
+        }
+        if unused.iter().any(|name| name == provider.name()) {
+            continue;
         }
         for (index, (crd, _)) in states
             .iter()
