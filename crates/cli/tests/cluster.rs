@@ -91,6 +91,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
     ensure!(versions["crds"][0]["stored"] == "v1alpha1", "{versions}");
 
     paused_and_resumed(&admin, &client).await?;
+    deployed(&admin, &client, &cluster.dir).await?;
 
     // What a cluster gives is what the commands take as a file.
     let saved = cluster.dir.join("saved.yaml");
@@ -131,8 +132,8 @@ async fn paused_and_resumed(kubeconfig: &Path, client: &Client) -> Result<()> {
     };
     let all = |verb| [verb, "gemma-cpu", "asya/embed", "llsd/stack"];
     let said = run(kubeconfig, &all("pause")).await?;
-    expect(&said, 0, "To resume, run: kubeairunway resume gemma-cpu\n")?;
-    expect(&said, 0, "To resume, run: kubeairunway resume AsyncActor/embed\n")?;
+    expect(&said, 0, "To resume, run: kubeairunway resume gemma-cpu -n default\n")?;
+    expect(&said, 0, "To resume, run: kubeairunway resume asya/embed -n default\n")?;
     ensure!(are().await? == [true; 3], "{:?}", are().await?);
     expect(&run(kubeconfig, &all("pause")).await?, 0, "AsyncActor/embed: unchanged")?;
     expect(
@@ -152,6 +153,62 @@ async fn paused_and_resumed(kubeconfig: &Path, client: &Client) -> Result<()> {
         1,
         "cannot pause InferenceProviderConfig/kaito: only ModelDeployments, AsyncActors and LlamaStackDistributions can be paused",
     )
+}
+
+/// A model by its URL, and objects from a file, on a cluster without nodes.
+async fn deployed(kubeconfig: &Path, client: &Client, folder: &Path) -> Result<()> {
+    let config = json!({ "status": { "ready": true, "lastHeartbeat": runway_operator::clock::now() } });
+    let configs: Api<InferenceProviderConfig> = Api::all(client.clone());
+    configs
+        .patch_status("kaito", &PatchParams::default(), &Patch::Merge(config))
+        .await?;
+    let refused = run(kubeconfig, &["deploy", "gemma3", "--yes"]).await?;
+    expect(
+        &refused,
+        2,
+        "'gemma3' is not the ID of a model on Hugging Face: write OWNER/NAME",
+    )?;
+
+    let url = "https://huggingface.co/google/gemma-3-1b-it-qat-q8_0-gguf/tree/main";
+    let args = ["deploy", url, "--name", "second", "--image", "runner:1", "--yes"];
+    let said = run(kubeconfig, &args).await?;
+    expect(
+        &said,
+        0,
+        "model     google/gemma-3-1b-it-qat-q8_0-gguf (the ID of this URL)\n",
+    )?;
+    expect(&said, 0, "warning: the pods of ")?;
+    expect(&said, 0, "do not fit: 0/0 nodes are available")?;
+    expect(&said, 0, "applied ModelDeployment/second in default\n")?;
+    let next = "To wait until it is ready, run: kubeairunway status second -n default --wait\n";
+    expect(&said, 0, next)?;
+    let models: Api<ModelDeployment> = Api::default_namespaced(client.clone());
+    ensure!(models.get("second").await?.spec.model_id() == Some("google/gemma-3-1b-it-qat-q8_0-gguf"));
+
+    let file = folder.join("objects.yaml");
+    std::fs::write(
+        &file,
+        "{apiVersion: kubeairunway.ai/v1alpha1, kind: ModelDeployment, metadata: {name: third},\n \
+         spec: {model: {id: org/gguf}, engine: {type: llamacpp}, image: 'runner:1'}}\n---\n\
+         {apiVersion: llamastack.io/v1alpha1, kind: LlamaStackDistribution, metadata: {name: other},\n \
+         spec: {server: {distribution: {name: starter}}}}\n---\n\
+         {apiVersion: v1, kind: Secret, metadata: {name: token}}\n",
+    )?;
+    let file = file.to_string_lossy().into_owned();
+    let preview = run(kubeconfig, &["deploy", "-f", &file, "--dry-run"]).await?;
+    expect(&preview, 0, "create  ModelDeployment/third")?;
+    ensure!(models.get_opt("third").await?.is_none());
+    let said = run(kubeconfig, &["deploy", "-f", &file, "--yes"]).await?;
+    expect(&said, 0, "applied ModelDeployment/third in default\n")?;
+    expect(&said, 0, "applied LlamaStackDistribution/other in default\n")?;
+    expect(&said, 0, "run: kubeairunway status llsd/other -n default --wait\n")?;
+    expect(
+        &said,
+        0,
+        "warning: Secret/token: skipped: deploy applies only ModelDeployments",
+    )?;
+    let mixed = run(kubeconfig, &["deploy", "-f", &file, "--engine", "vllm"]).await?;
+    expect(&mixed, 2, "cannot be used with")
 }
 
 /// Tab, in a real bash and by kubectl's way; live names come, and without a cluster nothing does.

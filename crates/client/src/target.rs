@@ -87,10 +87,16 @@ impl Kind {
         Self::InferenceProviderConfig,
     ];
 
-    /// The kind with this name, in any case: `asya`, `AsyncActor`, `asyncactors`.
+    /// The kind with this name, in any case: `asya`, `AsyncActor`, `asyncactors`, `asyncactor.asya.sh`.
     pub fn known_as(word: &str) -> Option<Self> {
         let word = word.to_lowercase();
-        Self::ALL.into_iter().find(|kind| kind.words().contains(&word.as_str()))
+        let (name, group) = word.split_once('.').map_or((&*word, None), |(name, group)| (name, Some(group)));
+        let is_it = |kind: &Self| {
+            let resource = kind.resource();
+            let is_group = |group| group == resource.group || group == format!("{}.{}", resource.version, resource.group);
+            kind.words().contains(&name) && group.is_none_or(is_group)
+        };
+        Self::ALL.into_iter().find(is_it)
     }
 
     /// Names on the command line.
@@ -139,6 +145,9 @@ pub enum Error {
         /// The kind that looks most like it.
         closest: Option<String>,
     },
+    /// The verb is about another kind.
+    #[error("unknown kind for this command: {0} is not a {1}")]
+    OtherKind(Target, &'static str),
     /// The name after the slash is missing.
     #[error("missing name after '{0}/'")]
     Missing(String),
@@ -176,6 +185,30 @@ impl FromStr for Target {
             kind,
             name: name.parse()?,
         })
+    }
+}
+
+impl Target {
+    /// The shortest form on the command line: `gemma`, `asya/resize`.
+    pub fn short(&self) -> String {
+        match (self.kind, self.kind.words()) {
+            (Kind::ModelDeployment, _) | (_, []) => self.name.to_string(),
+            (_, [word, ..]) => format!("{word}/{}", self.name),
+        }
+    }
+}
+
+/// Parses the name of an object of one kind: `NAME` or `KIND/NAME`.
+///
+/// # Errors
+/// The name is invalid, or the object is of another kind.
+pub fn name_of<K: Ours>(text: &str) -> Result<Name, Error> {
+    match text.split_once('/') {
+        None => Ok(text.parse()?),
+        Some(_) => match text.parse::<Target>()? {
+            Target { kind, name } if kind == K::KIND => Ok(name),
+            other => Err(Error::OtherKind(other, K::NAME)),
+        },
     }
 }
 
@@ -230,6 +263,10 @@ mod tests {
             ("md/gemma", Kind::ModelDeployment, "gemma"),
             ("asya/resize", Kind::AsyncActor, "resize"),
             ("LlamaStackDistribution/stack", Kind::LlamaStackDistribution, "stack"),
+            // As `get -o name` prints it.
+            ("modeldeployment.kubeairunway.ai/gemma", Kind::ModelDeployment, "gemma"),
+            ("asyncactor.asya.sh/resize", Kind::AsyncActor, "resize"),
+            ("modeldeployments.v1alpha1.kubeairunway.ai/gemma", Kind::ModelDeployment, "gemma"),
             // A name may be the name of a kind.
             ("asya", Kind::ModelDeployment, "asya"),
         ] {
@@ -245,6 +282,10 @@ mod tests {
             said.starts_with("unknown kind 'aysa' (did you mean 'asya'?): use NAME"),
             "{said}"
         );
+        for text in ["md.example.com/x", "asya.kubeairunway.ai/x"] {
+            let said = text.parse::<Target>().unwrap_err().to_string();
+            assert!(said.starts_with("unknown kind"), "{said}");
+        }
         let said = "pod/x".parse::<Target>().unwrap_err().to_string();
         assert!(said.starts_with("unknown kind 'pod': "), "{said}");
         assert_eq!(

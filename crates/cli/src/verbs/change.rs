@@ -7,7 +7,6 @@ use runway_api::labels;
 use runway_api::name::Namespace;
 use runway_client::cluster::Cluster;
 use runway_client::diff::MANAGER;
-use runway_client::target::Kind;
 use runway_client::target::Target;
 
 use super::{Error, wait};
@@ -73,11 +72,8 @@ pub async fn pause(
             .annotate(target, namespace, (annotation, value), MANAGER)
             .await?;
         terminal.say(&if pause {
-            let shortest = match target.kind {
-                Kind::ModelDeployment => target.name.to_string(),
-                _ => target.to_string(),
-            };
-            format!("{target}: paused; its pods keep running, and deletion still works. To resume, run: kubeairunway resume {shortest}")
+            let resume = format!("kubeairunway resume {} -n {namespace}", target.short());
+            format!("{target}: paused; its pods keep running, and deletion still works. To resume, run: {resume}")
         } else {
             format!("{target}: resumed")
         });

@@ -1,4 +1,4 @@
-//! `deploy`: works out a ModelDeployment, shows what would happen, asks, applies, and waits if that is wanted.
+//! `deploy`: works out a ModelDeployment, or reads objects from files, shows what would happen, asks, applies, and waits if that is wanted.
 
 use clap::Args;
 use jiff::SignedDuration;
@@ -31,15 +31,33 @@ use crate::answer::{self, Answer};
 use crate::exit::{DOES_NOT_FIT, FIT_UNKNOWN};
 use crate::terminal::Terminal;
 
+/// Arguments that a manifest has fields for.
+const SETTINGS: [&str; 14] = [
+    "name",
+    "engine",
+    "gpu",
+    "gpu_type",
+    "cpu",
+    "memory",
+    "replicas",
+    "provider",
+    "context_length",
+    "secret",
+    "served_name",
+    "image",
+    "engine_args",
+    "env",
+];
+
 /// Arguments of `deploy`.
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[derive(Debug, Args)]
 pub struct DeployArgs {
-    /// Model ID on Hugging Face, such as meta-llama/Llama-3.1-8B-Instruct
+    /// Model ID on Hugging Face, such as meta-llama/Llama-3.1-8B-Instruct, or its URL
     #[arg(required_unless_present = "files", conflicts_with = "files")]
     pub model: Option<String>,
-    /// Manifests to check with --check-fit: a file, a directory, or - for standard input; repeatable
-    #[arg(short, long = "file", value_name = "FILE", requires = "check_fit")]
+    /// Manifests to deploy instead of a model: a file, a directory, or - for standard input; repeatable
+    #[arg(short, long = "file", value_name = "FILE", conflicts_with_all = SETTINGS)]
     pub files: Vec<PathBuf>,
     /// Name of the ModelDeployment; derived from the model ID if omitted
     #[arg(long)]
@@ -115,6 +133,30 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// An object to apply.
+struct Wanted {
+    target: Target,
+    namespace: Namespace,
+    object: DynamicObject,
+}
+
+impl Wanted {
+    fn new(kind: Kind, mut object: DynamicObject, namespace: &Namespace) -> Result<Self, Error> {
+        let given = object.namespace().map(Namespace::try_from).transpose();
+        let namespace = given
+            .map_err(cluster::Error::Name)?
+            .unwrap_or_else(|| namespace.clone());
+        object.metadata.namespace = Some(namespace.to_string());
+        let name = object.name_any().parse().map_err(cluster::Error::Name)?;
+        let target = Target { kind, name };
+        Ok(Self {
+            target,
+            namespace,
+            object,
+        })
+    }
+}
+
 /// Plan first, then the question, then the change.
 ///
 /// # Errors
@@ -129,63 +171,145 @@ pub async fn deploy(
     }
     let cluster = match Cluster::connect_patiently(client).await {
         Ok(cluster) => cluster,
-        Err(cluster::Error::Client(error)) if args.dry_run => return without_cluster(args, &error, terminal),
+        Err(cluster::Error::Client(error)) if args.dry_run && args.files.is_empty() => {
+            return without_cluster(args, &error, terminal);
+        }
         Err(error) => return Err(Error::from(error).into()),
     };
-    let configs = cluster.configs().await.map_err(Error::from)?.into_iter().map(Arc::new);
-    let providers = Providers::compile(configs, &Providers::default());
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
-    let worked = deploy::work_out(&wish(args, namespace), &providers, clock::now()).map_err(Error::from)?;
-    terminal.say(choices(&worked).trim_end());
-
-    let written: DynamicObject = serde_json::from_value(worked.manifest.clone()).map_err(text::Error::from)?;
-    let diff = diff::of_new(&cluster, &written, clock::now()).await;
-    // Who may not make upstream objects may well be allowed to make a ModelDeployment: the controllers do the rest.
-    let nothing_changes = match diff {
-        Ok(diff) => {
-            terminal.say(diff::screen(&diff).trim_end());
-            diff.is_empty()
-        }
-        Err(error @ cluster::Error::Forbidden { .. }) => {
-            terminal.say(&format!("note: the plan is incomplete: {}", chain(&error)));
-            false
-        }
-        Err(error) => return Err(Error::from(error).into()),
+    let (wanted, talk) = if args.files.is_empty() {
+        (vec![derived(args, &cluster, namespace, terminal).await?], Vec::new())
+    } else {
+        in_files(args, namespace, terminal)?
     };
+    if talk.iter().any(|said| said.level == Level::Error) {
+        return Ok(Answer::new(String::new(), talk));
+    }
+    let mut changed = Vec::new();
+    for one in &wanted {
+        if changes(&cluster, one, terminal).await? {
+            changed.push(one);
+        }
+    }
+    let objects: Vec<&DynamicObject> = wanted.iter().map(|one| &one.object).collect();
     let data = match args.output {
-        Some(format) => text::documents(&[&worked.manifest], format)?,
+        Some(format) => text::documents(&objects, format)?,
         None => String::new(),
     };
-    let done = Answer {
-        data,
-        ..Answer::default()
-    };
+    let done = Answer::new(data, talk);
     if args.dry_run {
         return Ok(done);
     }
-    if nothing_changes {
-        terminal.say("unchanged: the ModelDeployment already has these settings");
-    } else {
-        if !args.yes && !terminal.ask("Deploy?") {
-            return Err(Error::NotConfirmed.into());
-        }
-        apply(&cluster, namespace, &written).await?;
-        terminal.say(&format!("applied ModelDeployment/{} in {namespace}", worked.why.name));
+    if !changed.is_empty() && !args.yes && !terminal.ask("Deploy?") {
+        return Err(Error::NotConfirmed.into());
     }
-    if args.wait {
-        let name = worked.why.name.parse::<Name>().map_err(cluster::Error::Name);
-        let name = name.map_err(Error::from)?;
-        let target = Target {
-            kind: Kind::ModelDeployment,
-            name,
-        };
-        wait::until_ready(&cluster, namespace, &target, args.timeout.unsigned_abs(), terminal).await?;
-        terminal.say(&format!(
-            "To chat with it, run: kubeairunway chat {} -n {namespace}",
-            target.name
-        ));
+    for one in changed {
+        apply(&cluster, one).await?;
+        terminal.say(&format!("applied {} in {}", one.target, one.namespace));
+    }
+    for one in &wanted {
+        let (name, namespace) = (one.target.short(), &one.namespace);
+        if !args.wait {
+            terminal.say(&format!(
+                "To wait until it is ready, run: kubeairunway status {name} -n {namespace} --wait"
+            ));
+            continue;
+        }
+        let timeout = args.timeout.unsigned_abs();
+        wait::until_ready(&cluster, namespace, &one.target, timeout, terminal).await?;
+        terminal.say(&match one.target.kind {
+            Kind::ModelDeployment => format!("To chat with it, run: kubeairunway chat {name} -n {namespace}"),
+            _ => format!("To see how to reach it, run: kubeairunway endpoint {name} -n {namespace}"),
+        });
     }
     Ok(done)
+}
+
+/// A ModelDeployment from the arguments.
+async fn derived(
+    args: &DeployArgs,
+    cluster: &Cluster,
+    namespace: &Namespace,
+    terminal: &mut Terminal<'_>,
+) -> Result<Wanted, answer::Error> {
+    let worked = worked_out(args, cluster, namespace, terminal).await?;
+    let object = serde_json::from_value(worked.manifest).map_err(text::Error::from)?;
+    Ok(Wanted::new(Kind::ModelDeployment, object, namespace)?)
+}
+
+async fn worked_out(
+    args: &DeployArgs,
+    cluster: &Cluster,
+    namespace: &Namespace,
+    terminal: &mut Terminal<'_>,
+) -> Result<Worked, Error> {
+    let configs = cluster.configs().await?.into_iter().map(Arc::new);
+    let providers = Providers::compile(configs, &Providers::default());
+    let worked = deploy::work_out(&wish(args, namespace), &providers, clock::now())?;
+    terminal.say(choices(&worked).trim_end());
+    Ok(worked)
+}
+
+/// The objects in the files that can be deployed, and remarks about the others.
+fn in_files(
+    args: &DeployArgs,
+    namespace: &Namespace,
+    terminal: &mut Terminal<'_>,
+) -> Result<(Vec<Wanted>, Vec<Diagnostic>), answer::Error> {
+    let documents = Documents::read(&args.files, terminal.stdin);
+    let mut talk: Vec<Diagnostic> = documents.errors.iter().map(Diagnostic::error).collect();
+    let mut wanted = Vec::new();
+    for document in documents.found {
+        match Kind::known_as(document.kind()).filter(|kind| kind.is_namespaced()) {
+            Some(kind) => wanted.push(Wanted::new(kind, document.parse()?, namespace)?),
+            None => talk.push(Diagnostic::about(
+                Level::Warning,
+                document.subject(),
+                "skipped: deploy applies only ModelDeployments, AsyncActors and LlamaStackDistributions (use kubectl apply for other kinds)",
+            )),
+        }
+    }
+    if wanted.is_empty() && talk.iter().all(|said| said.level != Level::Error) {
+        let text = "nothing to deploy: no ModelDeployment, AsyncActor or LlamaStackDistribution is in the given files";
+        talk.push(Diagnostic {
+            level: Level::Error,
+            subject: None,
+            text: text.to_owned(),
+        });
+    }
+    Ok((wanted, talk))
+}
+
+/// Shows the changes, and pods that do not fit. Returns whether anything changes.
+async fn changes(cluster: &Cluster, one: &Wanted, terminal: &mut Terminal<'_>) -> Result<bool, Error> {
+    // Who may not make upstream objects may well be allowed to make a ModelDeployment: the controllers do the rest.
+    match Box::pin(super::diff::of_written(cluster, one.target.kind, &one.object)).await {
+        Ok(diff) if diff.is_empty() => {
+            terminal.say(&format!("{}: unchanged", one.target));
+            return Ok(false);
+        }
+        Ok(diff) => terminal.say(diff::screen(&diff).trim_end()),
+        Err(error @ cluster::Error::Forbidden { .. }) => {
+            terminal.say(&format!("note: the plan is incomplete: {}", chain(&error)));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    if one.target.kind != Kind::ModelDeployment {
+        return Ok(true);
+    }
+    match Box::pin(fitting::of_new(cluster, &one.object, clock::now())).await {
+        Ok(report) => {
+            for line in fit::obstacles(&report) {
+                terminal.say(&format!("warning: {}", one_line(&line)));
+            }
+        }
+        Err(fitting::Error::Forbidden { plural, .. }) => {
+            let note = format!("note: not known whether the pods fit: you may not list {plural} in all namespaces");
+            terminal.say(&note);
+        }
+        Err(error) => terminal.say(&format!("note: not known whether the pods fit: {}", chain(&error))),
+    }
+    Ok(true)
 }
 
 /// Checks whether the pods fit on the present nodes.
@@ -198,10 +322,7 @@ async fn check_fit(
     let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     let (mut written, mut said) = (Vec::new(), Vec::new());
     if args.files.is_empty() {
-        let configs = cluster.configs().await.map_err(Error::from)?.into_iter().map(Arc::new);
-        let providers = Providers::compile(configs, &Providers::default());
-        let worked = deploy::work_out(&wish(args, namespace), &providers, clock::now()).map_err(Error::from)?;
-        terminal.say(choices(&worked).trim_end());
+        let worked = worked_out(args, &cluster, namespace, terminal).await?;
         written.push(serde_json::from_value(worked.manifest).map_err(text::Error::from)?);
     }
     let documents = Documents::read(&args.files, terminal.stdin);
@@ -281,17 +402,18 @@ fn choices(worked: &Worked) -> String {
     said
 }
 
-async fn apply(cluster: &Cluster, namespace: &Namespace, written: &DynamicObject) -> Result<(), Error> {
+async fn apply(cluster: &Cluster, one: &Wanted) -> Result<(), Error> {
     let params = PatchParams {
         force: true,
         field_manager: Some(MANAGER.to_owned()),
         field_validation: Some(ValidationDirective::Strict),
         ..PatchParams::default()
     };
-    let name = written.name_any().parse::<Name>().map_err(cluster::Error::Name)?;
-    let api = cluster.api(Kind::ModelDeployment, Some(namespace));
-    let applied = api.patch(&name, &params, &Patch::Apply(written)).await;
-    applied.map_err(|e| cluster.explain(e, format!("apply ModelDeployment '{name}'"), "ModelDeployment"))?;
+    let Target { kind, name } = &one.target;
+    let api = cluster.api(*kind, Some(&one.namespace));
+    let applied = api.patch(name, &params, &Patch::Apply(&one.object)).await;
+    let kind = kind.as_str();
+    applied.map_err(|e| cluster.explain(e, format!("apply {kind} '{name}'"), kind))?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kube::core::DynamicObject;
 use runway_api::Namespace;
-use runway_client::cluster::Cluster;
+use runway_client::cluster::{self, Cluster};
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::documents::Documents;
 use runway_client::target::{Kind, Target};
@@ -63,12 +63,7 @@ pub async fn diff(args: &DiffArgs, client: &ClientArgs, stdin: &mut dyn Read) ->
                 .metadata
                 .namespace
                 .or_else(|| args.namespace.clone().map(String::from));
-            let now = clock::now();
-            let tried = match kind {
-                Kind::AsyncActor => Box::pin(operated::of_new_actor(&cluster, &written, now)).await,
-                Kind::LlamaStackDistribution => Box::pin(operated::of_new_distribution(&cluster, &written, now)).await,
-                _ => Box::pin(diff::of_new(&cluster, &written, now)).await,
-            };
+            let tried = Box::pin(of_written(&cluster, kind, &written)).await;
             Ok::<_, Error>(tried.map_err(source::Error::from)?)
         };
         match tried.await {
@@ -85,6 +80,20 @@ pub async fn diff(args: &DiffArgs, client: &ClientArgs, stdin: &mut dyn Read) ->
         answer.code = Some(DIFFERS);
     }
     Ok(answer)
+}
+
+/// Changes that applying an object would cause, in it and in the objects created for it.
+pub(super) async fn of_written(
+    cluster: &Cluster,
+    kind: Kind,
+    written: &DynamicObject,
+) -> Result<diff::Diff, cluster::Error> {
+    let now = clock::now();
+    match kind {
+        Kind::AsyncActor => operated::of_new_actor(cluster, written, now).await,
+        Kind::LlamaStackDistribution => operated::of_new_distribution(cluster, written, now).await,
+        _ => diff::of_new(cluster, written, now).await,
+    }
 }
 
 /// Changes that the controllers would make for an object in the cluster.

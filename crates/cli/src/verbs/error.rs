@@ -222,7 +222,7 @@ impl Error {
         match self {
             Self::NotInTime { .. } | Self::MigrationNotInTime { .. } | Self::NoResult { .. } => Some(NOT_IN_TIME),
             // As clap ends for what it finds itself.
-            Self::Target(_) => Some(WRONG_USAGE),
+            Self::Target(_) | Self::Deploy(runway_client::deploy::Error::ModelId { .. }) => Some(WRONG_USAGE),
             _ => None,
         }
     }

@@ -363,6 +363,14 @@ pub fn gib(bytes: u64) -> String {
     format!("{amount:.1} GiB")
 }
 
+/// Reasons why a deployment will not start on the present nodes, or run out of memory.
+pub fn obstacles(report: &Report) -> Vec<String> {
+    let unfit = report.pods.iter().filter(|group| group.verdict == Verdict::No);
+    let pods = unfit.map(|group| format!("the pods of {} do not fit: {}", group.name, group.message));
+    let memory = report.memory.iter().filter(|memory| memory.exceeds);
+    pods.chain(memory.flat_map(|memory| memory.findings.clone())).collect()
+}
+
 /// The report as text.
 pub fn screen(report: &Report) -> String {
     let mut screen = format!("{}/{}: ", report.namespace, report.name);

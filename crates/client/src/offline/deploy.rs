@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use runway_api::ModelDeployment;
-use runway_core::admission::{apply_defaults, validate};
+use runway_core::admission::{apply_defaults, id_on_hub, validate};
 use runway_core::providers::Providers;
 use runway_core::selection;
 use serde_json::{Map, Value, json};
@@ -71,6 +71,16 @@ pub enum Error {
     /// No name can be derived from the model ID.
     #[error("cannot derive a name from '{0}': set one with --name")]
     Name(String),
+    /// No model on the hub has such an ID.
+    #[error(
+        "'{model}' is not the ID of a model on Hugging Face: write OWNER/NAME, such as google/gemma-3-1b-it; to find it, see https://huggingface.co/models{search}"
+    )]
+    ModelId {
+        /// Text as given.
+        model: String,
+        /// Search of the hub, as the query of its URL.
+        search: String,
+    },
     /// No provider is registered.
     #[error("no provider is registered: to install one, run: kubeairunway provider install NAME")]
     NoProviders,
@@ -95,7 +105,7 @@ const FOR_GGUF: [&str; 1] = ["llamacpp"];
 /// Engines on GPUs, the best first.
 const ON_GPU: [&str; 3] = ["vllm", "sglang", "trtllm"];
 /// Engines without, the best first.
-const ON_CPU: [&str; 2] = ["llamacpp", "vllm"];
+const ON_CPU: [&str; 1] = ["vllm"];
 /// A name of a Service is not longer.
 const MOST_CHARS: usize = 63;
 
@@ -108,6 +118,7 @@ pub fn work_out(wish: &Wish, providers: &Providers, now: Timestamp) -> Result<Wo
         return Err(Error::NoProviders);
     }
     let mut choices = Vec::new();
+    let wish = &on_hub(wish, &mut choices)?;
     let name = wish.name.clone().or_else(|| name_of(&wish.model));
     let name = name.ok_or_else(|| Error::Name(wish.model.clone()))?;
     if wish.name.is_none() {
@@ -145,11 +156,37 @@ pub fn work_out(wish: &Wish, providers: &Providers, now: Timestamp) -> Result<Wo
         }
     }
     if said.is_empty() {
-        said.push(format!("registered providers support {known}"));
+        said.push(match (&wish.provider, known.is_empty()) {
+            (Some(provider), true) => format!("no provider '{provider}' with engines is registered"),
+            (None, true) => "the registered providers have no engines".to_owned(),
+            (_, false) => format!("registered providers support {known}"),
+        });
     }
     Err(Error::NoEngine {
         model: wish.model.clone(),
         tried: said.join("; "),
+    })
+}
+
+/// The wish with the ID of the model on the hub in the place of its URL. Other URLs are left to admission.
+fn on_hub(wish: &Wish, choices: &mut Vec<(&'static str, String, String)>) -> Result<Wish, Error> {
+    let mut wish = wish.clone();
+    if let Some(id) = id_on_hub(&wish.model) {
+        choices.push(("model", id.clone(), "the ID of this URL".to_owned()));
+        wish.model = id;
+    }
+    let is_name = |part: &str| {
+        let is_known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !part.is_empty() && part.chars().all(is_known)
+    };
+    let parts: Vec<&str> = wish.model.split('/').collect();
+    if wish.model.contains("://") || matches!(parts[..], [owner, name] if is_name(owner) && is_name(name)) {
+        return Ok(wish);
+    }
+    let word = parts.iter().rfind(|part| is_name(part));
+    Err(Error::ModelId {
+        search: word.map_or_else(String::new, |word| format!("?search={word}")),
+        model: wish.model,
     })
 }
 
@@ -164,7 +201,7 @@ fn engine_because(is_gguf: bool, on_gpu: bool) -> &'static str {
     match (is_gguf, on_gpu) {
         (true, _) => "the model has the format of llama.cpp",
         (_, true) => "the first of vllm, sglang, trtllm that a registered provider runs on GPUs",
-        (_, false) => "the first of llamacpp, vllm that a registered provider runs without a GPU",
+        (_, false) => "the engine that runs models in this format without a GPU",
     }
 }
 
@@ -277,6 +314,43 @@ fn manifest(wish: &Wish, name: &str, engine: &str, gpu: i32) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_url_becomes_an_id_and_other_text_is_refused() {
+        let of = |model: &str| {
+            let wish = Wish {
+                model: model.to_owned(),
+                ..Wish::default()
+            };
+            on_hub(&wish, &mut Vec::new()).map(|wish| wish.model)
+        };
+        for (model, id) in [
+            ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+            ("https://huggingface.co/Qwen/Qwen3-8B/tree/main", "Qwen/Qwen3-8B"),
+            ("hf.co/Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+            // Admission names the remedy.
+            ("s3://models/qwen", "s3://models/qwen"),
+        ] {
+            assert_eq!(of(model).unwrap(), id);
+        }
+        for model in [
+            "gemma3",
+            "",
+            "/",
+            "./model",
+            "a/b/c",
+            "gemma3:4b",
+            "org/model:Q4",
+            "org/",
+            "org/a b",
+        ] {
+            let said = of(model).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("'{model}' is not the ID")), "{said}");
+            assert!(said.contains("write OWNER/NAME"), "{said}");
+        }
+        let said = of("gemma3").unwrap_err().to_string();
+        assert!(said.ends_with("https://huggingface.co/models?search=gemma3"), "{said}");
+    }
 
     #[test]
     fn a_name_is_derived_from_the_model_id() {

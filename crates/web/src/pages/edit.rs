@@ -272,6 +272,10 @@ impl<'a> Draft<'a> {
                 );
             }
             Err(deploy::Error::NoEngine { tried, .. }) => return self.engine_unknown(&tried),
+            Err(error @ deploy::Error::ModelId { .. }) => {
+                form::mark(&mut self.faults, MODEL, &error.to_string());
+                return;
+            }
             // The validation finds the field.
             Err(deploy::Error::Name(_) | deploy::Error::Invalid(_) | deploy::Error::Manifest(_)) => return,
         };
