@@ -1,5 +1,8 @@
 //! The command line: global options and subcommands. The arguments of each subcommand are next to its implementation.
 
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
 use clap::builder::FalseyValueParser;
 use clap::{Parser, Subcommand};
 use runway_operator::client::ClientArgs;
@@ -12,10 +15,11 @@ use crate::install::args::{
 use crate::support_bundle::SupportBundleArgs;
 use crate::ui::UiArgs;
 use crate::verbs::asya::AsyaCommand;
-use crate::verbs::change::{DeleteArgs, PauseArgs};
+use crate::verbs::change::{DeleteArgs, PauseArgs, ScaleArgs};
 use crate::verbs::chat::ChatArgs;
 use crate::verbs::deploy::DeployArgs;
 use crate::verbs::diff::DiffArgs;
+use crate::verbs::edit::EditArgs;
 use crate::verbs::explain::{TargetArgs, WhyArgs};
 use crate::verbs::kit::{BuildArgs, KitCheckArgs, NewArgs, TryArgs};
 use crate::verbs::logs::LogsArgs;
@@ -25,9 +29,40 @@ use crate::verbs::offline::{RenderArgs, ValidateArgs};
 use crate::verbs::top::TopArgs;
 use crate::version::VersionArgs;
 
+/// Subcommands in groups, as the help shows them.
+const GROUPS: [(&str, &[&str]); 7] = [
+    ("Basic", &["deploy", "get", "status", "chat", "endpoint"]),
+    ("Changes", &["scale", "edit", "pause", "resume", "migrate", "delete"]),
+    (
+        "Troubleshooting",
+        &["why", "tree", "events", "logs", "top", "check", "support-bundle"],
+    ),
+    ("Manifests", &["diff", "render", "validate"]),
+    ("Installation", &["controller", "provider", "console", "version"]),
+    ("Asya and Llama Stack", &["asya", "llama-stack"]),
+    ("Tools", &["ui", "completion"]),
+];
+
+/// Template of the help, with subcommands in groups as kubectl shows them.
+static TEMPLATE: LazyLock<String> = LazyLock::new(|| {
+    let command = Command::augment_subcommands(clap::Command::new(""));
+    let width = GROUPS.iter().flat_map(|(_, names)| *names).map(|name| name.len()).max();
+    let mut template = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    for (title, names) in GROUPS {
+        // Writing to a String does not fail.
+        let _ = writeln!(template, "\n{title}:");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(template, "  {name:<width$}  {about}", width = width.unwrap_or_default());
+        }
+    }
+    template + "\nOptions:\n{options}"
+});
+
 /// Deploy, inspect and troubleshoot AI models on Kubernetes
 #[derive(Debug, Parser)]
-#[command(name = "kubeairunway", version, disable_help_subcommand = true)]
+#[command(name = "kubeairunway", version, disable_help_subcommand = true, help_template = TEMPLATE.as_str())]
 pub struct CommandLine {
     /// Subcommands of `kubeairunway`.
     #[command(subcommand)]
@@ -56,9 +91,9 @@ pub enum Command {
     /// the registered providers; without any, the built-in providers are. Resources of other kinds are skipped with a note.
     /// Exit code 0: all manifests are valid, 1: some are invalid or cannot be read, 2: wrong usage.
     Validate(ValidateArgs),
-    /// List ModelDeployments, or objects of another kind: `get [NAME]`, `get KIND [NAME]`, `get KIND/NAME`
+    /// List ModelDeployments, or objects of another kind
     ///
-    /// Kinds: md (ModelDeployments), asya (AsyncActors), llsd (LlamaStackDistributions), ipc (InferenceProviderConfigs, the
+    /// Forms: get [NAME], get KIND [NAME], get KIND/NAME. Kinds: md (ModelDeployments), asya (AsyncActors), llsd (LlamaStackDistributions), ipc (InferenceProviderConfigs, the
     /// registered providers).
     Get(GetArgs),
     /// Show the state of a ModelDeployment, what it is waiting for, and how to reach it
@@ -85,6 +120,14 @@ pub enum Command {
     Pause(PauseArgs),
     /// Resume reconciliation of paused objects
     Resume(PauseArgs),
+    /// Set the number of replicas of ModelDeployments, LlamaStackDistributions, or AsyncActors with a workload of their own
+    ///
+    /// For example: kubeairunway scale gemma --replicas 2
+    Scale(ScaleArgs),
+    /// Edit an object in an editor, and send the changed fields
+    ///
+    /// The editor is that of KUBE_EDITOR or EDITOR, or vi.
+    Edit(EditArgs),
     /// Delete ModelDeployments or objects of another kind, and wait until the objects created for them are gone
     Delete(DeleteArgs),
     /// Explain why a provider was or was not selected, or what blocks an actor or a distribution
@@ -97,11 +140,13 @@ pub enum Command {
     /// what applying these ModelDeployments, AsyncActors and LlamaStackDistributions would change, in them and in the objects
     /// created for them.
     Diff(DiffArgs),
-    /// Deploy a model: show the plan, ask for confirmation, apply
+    /// Deploy a model or manifests: show the plan, ask for confirmation, apply
     ///
     /// Settings that are not given are derived: the name from the model ID, the engine from the registered providers and the
     /// GPUs, the provider from its rules. The upstream objects are shown before anything is changed. If the ModelDeployment
-    /// exists, it is updated.
+    /// exists, it is updated. Pods that do not fit on the present nodes are a warning.
+    ///
+    /// With -f, ModelDeployments, AsyncActors and LlamaStackDistributions of manifests are applied, as written.
     ///
     /// With --check-fit, nothing is applied: the command reads all nodes and pods of the cluster, and shows on which nodes the
     /// pods of the model would be scheduled and why not on the others, for example: kubeairunway deploy --check-fit -f
@@ -227,4 +272,21 @@ pub enum ConsoleCommand {
     Install(ConsoleInstallArgs),
     /// Remove the web console
     Uninstall(RemoveArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn each_subcommand_is_in_one_group_of_the_help() {
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let command = CommandLine::command();
+        let mut known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        grouped.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(grouped, known);
+    }
 }

@@ -55,6 +55,14 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
             let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
             Ok(change::pause(args, pause, &cluster, &mut Terminal { stdin }).await?)
         }
+        Command::Scale(args) => {
+            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
+            Ok(change::scale(args, &cluster, &mut Terminal { stdin }).await?)
+        }
+        Command::Edit(args) => {
+            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
+            Ok(verbs::edit::edit(args, &cluster, &mut Terminal { stdin }).await?)
+        }
         Command::Delete(args) => {
             let cluster = Cluster::connect_patiently(&line.client)
                 .await

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Output;
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
@@ -92,6 +93,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
 
     paused_and_resumed(&admin, &client).await?;
     deployed(&admin, &client, &cluster.dir).await?;
+    used_like_kubectl(&admin, &client, &cluster.dir).await?;
 
     // What a cluster gives is what the commands take as a file.
     let saved = cluster.dir.join("saved.yaml");
@@ -209,6 +211,135 @@ async fn deployed(kubeconfig: &Path, client: &Client, folder: &Path) -> Result<(
     )?;
     let mixed = run(kubeconfig, &["deploy", "-f", &file, "--engine", "vllm"]).await?;
     expect(&mixed, 2, "cannot be used with")
+}
+
+/// The objects of `deployed`, by the options that kubectl has.
+async fn used_like_kubectl(kubeconfig: &Path, client: &Client, folder: &Path) -> Result<()> {
+    let models: Api<ModelDeployment> = Api::default_namespaced(client.clone());
+    let label = json!({ "metadata": { "labels": { "team": "a" } } });
+    for name in ["second", "third"] {
+        models
+            .patch(name, &PatchParams::default(), &Patch::Merge(&label))
+            .await?;
+    }
+    let stdout = async |args: &[&str]| {
+        let output = run(kubeconfig, args).await?;
+        expect(&output, 0, "")?;
+        Ok::<_, anyhow::Error>(String::from_utf8(output.stdout)?)
+    };
+    let names = stdout(&["get", "-l", "team=a", "-o", "name"]).await?;
+    ensure!(names == "modeldeployment.kubeairunway.ai/second\nmodeldeployment.kubeairunway.ai/third\n");
+    let path = stdout(&["get", "-l", "team=a", "-o", "jsonpath={.items[*].metadata.name}"]).await?;
+    ensure!(path == "second third", "{path}");
+    let stacks = stdout(&[
+        "get",
+        "llsd",
+        "other",
+        "-o",
+        "jsonpath={.spec.server.distribution.name}",
+    ])
+    .await?;
+    ensure!(stacks == "starter", "{stacks}");
+
+    // Each name that was printed is taken.
+    for name in names.lines() {
+        for verb in ["status", "tree", "events", "why", "pause"] {
+            expect(&run(kubeconfig, &[verb, name]).await?, 0, "")?;
+        }
+    }
+    let paused = stdout(&["get", "md", "-l", "team=a"]).await?;
+    ensure!(paused.matches("(paused)").count() == 2, "{paused}");
+    expect(
+        &run(kubeconfig, &["resume", "md", "-l", "team=a"]).await?,
+        0,
+        "ModelDeployment/third: resumed",
+    )?;
+
+    let scaled = run(kubeconfig, &["scale", "md/third", "--replicas", "3"]).await?;
+    expect(
+        &scaled,
+        0,
+        "ModelDeployment/third: replicas changed from the default to 3. To wait",
+    )?;
+    ensure!(json!(models.get("third").await?)["spec"]["scaling"]["replicas"] == 3);
+    expect(
+        &run(kubeconfig, &["scale", "llsd", "other", "--replicas", "2"]).await?,
+        0,
+        "replicas changed from",
+    )?;
+    expect(
+        &run(kubeconfig, &["scale", "asya/embed", "--replicas", "2"]).await?,
+        1,
+        "cannot scale AsyncActor/embed",
+    )?;
+
+    let edited = async |script: &str| {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubeairunway"));
+        command.args(["edit", "third", "--kubeconfig"]).arg(kubeconfig);
+        Ok::<_, anyhow::Error>(command.env("KUBE_EDITOR", script).output().await?)
+    };
+    expect(&edited("true").await?, 0, "ModelDeployment/third: unchanged")?;
+    let editor = folder.join("editor");
+    std::fs::write(&editor, "sed -i \"s/replicas: 3/replicas: $1/\" \"$2\"\n")?;
+    let editor = format!("sh {}", editor.display());
+    expect(
+        &edited(&format!("{editor} 4")).await?,
+        0,
+        "ModelDeployment/third: edited",
+    )?;
+    ensure!(json!(models.get("third").await?)["spec"]["scaling"]["replicas"] == 4);
+    std::fs::write(folder.join("editor"), "sed -i \"s/replicas: 4/replicas: $1/\" \"$2\"\n")?;
+    expect(&edited(&format!("{editor} many")).await?, 1, "; the changes are in /")?;
+    expect(&edited("/nowhere").await?, 1, "cannot run the editor '/nowhere'")?;
+
+    let mut watch = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubeairunway"))
+        .args(["get", "-w", "-l", "team=a", "--kubeconfig"])
+        .arg(kubeconfig)
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut lines = BufReader::new(watch.stdout.take().context("no stdout")?).lines();
+    let mut next = async || {
+        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await??;
+        line.context("the watch has ended")
+    };
+    for start in ["NAME", "second", "third"] {
+        let line = next().await?;
+        ensure!(line.starts_with(start), "{line}");
+    }
+    expect(&run(kubeconfig, &["pause", "third"]).await?, 0, "paused")?;
+    let line = next().await?;
+    ensure!(line.starts_with("third") && line.contains("(paused)"), "{line}");
+    drop(watch);
+
+    let file = folder.join("objects.yaml").to_string_lossy().into_owned();
+    expect(
+        &run(kubeconfig, &["delete", "md"]).await?,
+        2,
+        "is a kind: add names, --all or -l",
+    )?;
+    expect(
+        &run(kubeconfig, &["delete", "-f", &file, "--dry-run"]).await?,
+        0,
+        "ModelDeployment/third: would be",
+    )?;
+    expect(
+        &run(kubeconfig, &["delete", "-f", &file]).await?,
+        0,
+        "LlamaStackDistribution/other: deleted",
+    )?;
+    let said = run(kubeconfig, &["delete", "md", "--all", "--dry-run"]).await?;
+    expect(&said, 0, "ModelDeployment/gemma-cpu: would be deleted")?;
+    expect(
+        &run(kubeconfig, &["delete", "md", "-l", "team=a"]).await?,
+        0,
+        "ModelDeployment/second: deleted",
+    )?;
+    expect(
+        &run(kubeconfig, &["delete", "md", "-l", "team=a"]).await?,
+        0,
+        "note: no objects found",
+    )
 }
 
 /// Tab, in a real bash and by kubectl's way; live names come, and without a cluster nothing does.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `manifests/` | the installation: components and their objects | [`manifests`] |
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
-//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`top`] |
+//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`top`] |
 //! | `fit/` | whether planned pods fit on the nodes of a cluster | [`fit`] |
 //! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
@@ -29,4 +29,6 @@ pub use doctor::{bundle, check};
 pub use live::{access, asya_gateway, cluster, diff, fitting, operated, queue, source, talk, usage};
 pub use offline::render::render;
 pub use offline::{deploy, documents, provider_kit, render, state, validate, why};
-pub use view::{change, chat, depth, endpoint, events, get, held, messages, pods, providers, status, top, tree};
+pub use view::{
+    change, chat, depth, endpoint, events, get, held, jsonpath, messages, pods, providers, status, top, tree,
+};

@@ -90,10 +90,13 @@ impl Kind {
     /// The kind with this name, in any case: `asya`, `AsyncActor`, `asyncactors`, `asyncactor.asya.sh`.
     pub fn known_as(word: &str) -> Option<Self> {
         let word = word.to_lowercase();
-        let (name, group) = word.split_once('.').map_or((&*word, None), |(name, group)| (name, Some(group)));
+        let (name, group) = word
+            .split_once('.')
+            .map_or((&*word, None), |(name, group)| (name, Some(group)));
         let is_it = |kind: &Self| {
             let resource = kind.resource();
-            let is_group = |group| group == resource.group || group == format!("{}.{}", resource.version, resource.group);
+            let is_group =
+                |group| group == resource.group || group == format!("{}.{}", resource.version, resource.group);
             kind.words().contains(&name) && group.is_none_or(is_group)
         };
         Self::ALL.into_iter().find(is_it)
@@ -266,7 +269,11 @@ mod tests {
             // As `get -o name` prints it.
             ("modeldeployment.kubeairunway.ai/gemma", Kind::ModelDeployment, "gemma"),
             ("asyncactor.asya.sh/resize", Kind::AsyncActor, "resize"),
-            ("modeldeployments.v1alpha1.kubeairunway.ai/gemma", Kind::ModelDeployment, "gemma"),
+            (
+                "modeldeployments.v1alpha1.kubeairunway.ai/gemma",
+                Kind::ModelDeployment,
+                "gemma",
+            ),
             // A name may be the name of a kind.
             ("asya", Kind::ModelDeployment, "asya"),
         ] {

@@ -11,6 +11,7 @@ use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Place, Question};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::messages::{self, Job};
+use runway_client::target::name_of;
 use runway_client::text::{self, Format};
 use runway_operator::client::ClientArgs;
 use runway_operator::clock;
@@ -85,6 +86,7 @@ pub struct GatewayArgs {
 #[derive(Debug, Args)]
 pub struct QueueArgs {
     /// Name of the AsyncActor; all of the namespace if omitted
+    #[arg(value_parser = name_of::<AsyncActor>)]
     pub name: Option<Name>,
     /// The gateway.
     #[command(flatten)]
@@ -98,6 +100,7 @@ pub struct QueueArgs {
 #[derive(Debug, Args)]
 pub struct ListArgs {
     /// Name of the AsyncActor
+    #[arg(value_parser = name_of::<AsyncActor>)]
     pub name: Name,
     /// Maximum number of dead letters
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -114,6 +117,7 @@ pub struct ListArgs {
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// Name of the AsyncActor
+    #[arg(value_parser = name_of::<AsyncActor>)]
     pub name: Name,
     /// ID of the dead letter
     pub id: String,
@@ -129,6 +133,7 @@ pub struct ShowArgs {
 #[derive(Debug, Args)]
 pub struct ChooseArgs {
     /// Name of the AsyncActor
+    #[arg(value_parser = name_of::<AsyncActor>)]
     pub name: Name,
     /// IDs of the dead letters
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
@@ -156,6 +161,7 @@ pub struct DropArgs {
 #[derive(Debug, Args)]
 pub struct SendArgs {
     /// Name of the AsyncActor
+    #[arg(value_parser = name_of::<AsyncActor>)]
     pub name: Name,
     /// Payload as JSON; read from standard input if omitted
     pub payload: Option<String>,

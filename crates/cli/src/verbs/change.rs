@@ -1,14 +1,16 @@
-//! `pause`, `resume` and `delete`.
+//! `pause`, `resume`, `scale` and `delete`.
 
 use clap::Args;
 use jiff::SignedDuration;
 use kube::ResourceExt;
+use kube::api::Patch;
 use runway_api::labels;
-use runway_api::name::Namespace;
 use runway_client::cluster::Cluster;
 use runway_client::diff::MANAGER;
-use runway_client::target::Target;
+use runway_client::target::Kind;
+use serde_json::{Value, json};
 
+use super::selection::{Selected, Selection};
 use super::{Error, wait};
 use crate::answer::Answer;
 use crate::terminal::Terminal;
@@ -16,23 +18,17 @@ use crate::terminal::Terminal;
 /// Arguments of `pause` and `resume`.
 #[derive(Debug, Args)]
 pub struct PauseArgs {
-    /// Names of ModelDeployments, or KIND/NAME
-    #[arg(value_name = "NAME", required = true)]
-    pub targets: Vec<Target>,
-    /// Namespace; the namespace of the kubeconfig's current context if omitted
-    #[arg(short, long)]
-    pub namespace: Option<Namespace>,
+    /// Selected objects.
+    #[command(flatten)]
+    pub which: Selection,
 }
 
 /// Arguments of `delete`.
 #[derive(Debug, Args)]
 pub struct DeleteArgs {
-    /// Names of ModelDeployments, or KIND/NAME
-    #[arg(value_name = "NAME", required = true)]
-    pub targets: Vec<Target>,
-    /// Namespace; the namespace of the kubeconfig's current context if omitted
-    #[arg(short, long)]
-    pub namespace: Option<Namespace>,
+    /// Selected objects.
+    #[command(flatten)]
+    pub which: Selection,
     /// Submit a server-side dry run without deleting anything
     #[arg(long)]
     pub dry_run: bool,
@@ -54,15 +50,20 @@ pub async fn pause(
     cluster: &Cluster,
     terminal: &mut Terminal<'_>,
 ) -> Result<Answer, Error> {
-    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
-    for target in &args.targets {
+    let selected = args.which.read(cluster, terminal).await?;
+    none(&selected, terminal);
+    for Selected {
+        target,
+        namespace,
+        object,
+    } in &selected
+    {
         let Some(annotation) = target.kind.paused_by() else {
             return Err(Error::NotForKind {
                 verb: if pause { "pause" } else { "resume" },
                 target: target.clone(),
             });
         };
-        let object = cluster.get(target, namespace).await?;
         if labels::is_set(&object.metadata, annotation) == pause {
             terminal.say(&format!("{target}: unchanged"));
             continue;
@@ -81,19 +82,25 @@ pub async fn pause(
     Ok(Answer::default())
 }
 
+/// Reports that nothing is selected, which is not an error, as in kubectl.
+fn none(selected: &[Selected], terminal: &mut Terminal<'_>) {
+    if selected.is_empty() {
+        terminal.say("note: no objects found");
+    }
+}
+
 /// Deletes, and waits until all is gone.
 ///
 /// # Errors
 /// A target does not exist or cannot be paused, or the cluster rejects the change.
 pub async fn delete(args: &DeleteArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
-    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
     // Nothing is deleted before every name is known.
-    let mut found = Vec::new();
-    for target in &args.targets {
-        found.push((target, cluster.get(target, namespace).await?.uid().unwrap_or_default()));
-    }
-    for (target, uid) in &found {
-        cluster.delete(target, namespace, uid, args.dry_run).await?;
+    let selected = args.which.read(cluster, terminal).await?;
+    none(&selected, terminal);
+    let uid = |one: &Selected| one.object.uid().unwrap_or_default();
+    for one in &selected {
+        let target = &one.target;
+        cluster.delete(target, &one.namespace, &uid(one), args.dry_run).await?;
         let word = if args.dry_run {
             "would be deleted"
         } else {
@@ -102,9 +109,59 @@ pub async fn delete(args: &DeleteArgs, cluster: &Cluster, terminal: &mut Termina
         terminal.say(&format!("{target}: {word}"));
     }
     if args.wait && !args.dry_run {
-        for (target, uid) in &found {
-            wait::until_gone(cluster, namespace, target, uid, args.timeout.unsigned_abs(), terminal).await?;
+        let timeout = args.timeout.unsigned_abs();
+        for one in &selected {
+            wait::until_gone(cluster, &one.namespace, &one.target, &uid(one), timeout, terminal).await?;
         }
+    }
+    Ok(Answer::default())
+}
+
+/// Arguments of `scale`.
+#[derive(Debug, Args)]
+pub struct ScaleArgs {
+    /// Selected objects.
+    #[command(flatten)]
+    pub which: Selection,
+    /// Number of replicas; 0 stops the pods
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
+    pub replicas: i32,
+}
+
+/// Sets the number of replicas.
+///
+/// # Errors
+/// A target does not exist or has no fixed number of replicas, or the cluster rejects the change.
+pub async fn scale(args: &ScaleArgs, cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<Answer, Error> {
+    let selected = args.which.read(cluster, terminal).await?;
+    none(&selected, terminal);
+    // Nothing is changed before every object is known to have replicas.
+    let mut changes = Vec::new();
+    for one in &selected {
+        let path = match one.target.kind {
+            Kind::ModelDeployment => "/spec/scaling/replicas",
+            Kind::LlamaStackDistribution => "/spec/replicas",
+            Kind::AsyncActor if one.object.data["spec"]["workload"].is_object() => "/spec/workload/replicas",
+            Kind::AsyncActor | Kind::InferenceProviderConfig => return Err(Error::NotScaled(one.target.clone())),
+        };
+        changes.push((one, path));
+    }
+    for (one, path) in changes {
+        let (target, namespace) = (&one.target, &one.namespace);
+        let before = one.object.data.pointer(path).and_then(Value::as_i64);
+        if before == Some(i64::from(args.replicas)) {
+            terminal.say(&format!("{target}: unchanged"));
+            continue;
+        }
+        let patch = path.rsplit('/').filter(|name| !name.is_empty());
+        let patch = patch.fold(json!(args.replicas), |inner, name| json!({ name: inner }));
+        cluster.change(target, namespace, &Patch::Merge(patch), MANAGER).await?;
+        let before = before.map_or_else(|| "the default".to_owned(), |number| number.to_string());
+        terminal.say(&format!(
+            "{target}: replicas changed from {before} to {}. To wait until it is ready, run: kubeairunway status {} -n {namespace} --wait",
+            args.replicas,
+            target.short()
+        ));
     }
     Ok(Answer::default())
 }

@@ -6,11 +6,12 @@ use runway_api::name::{Name, Namespace};
 use std::io::{self, IsTerminal};
 
 use futures::{TryStreamExt, pin_mut};
-use runway_api::Phase;
+use runway_api::{ModelDeployment, Phase};
 use runway_client::chat::{Message, Options, Part};
 use runway_client::cluster::Cluster;
 use runway_client::endpoint;
 use runway_client::talk::Talk;
+use runway_client::target::name_of;
 use runway_client::text::{Look, visible};
 
 use super::Error;
@@ -21,6 +22,7 @@ use crate::terminal::{Terminal, print};
 #[derive(Debug, Args)]
 pub struct ChatArgs {
     /// Name of the ModelDeployment
+    #[arg(value_parser = name_of::<ModelDeployment>)]
     pub name: Name,
     /// Prompt; read from standard input if omitted, or an interactive chat on a terminal
     pub prompt: Option<String>,

@@ -43,6 +43,19 @@ pub enum Error {
         /// Object.
         target: Target,
     },
+    /// The object has no number of replicas of its own.
+    #[error(
+        "cannot scale {0}: it has no replicas of its own; scale its target, or set spec.scaling of an AsyncActor with: kubeairunway edit asya/NAME"
+    )]
+    NotScaled(Target),
+    /// The editor cannot be run, or its result cannot be used.
+    #[error("cannot edit {target}: {reason}")]
+    Edit {
+        /// Object.
+        target: Target,
+        /// Reason, and the file with the changes.
+        reason: String,
+    },
     /// The object has no pods.
     #[error("{target} has no pods yet: to see why, run: kubeairunway {see}")]
     NoPods {
@@ -222,7 +235,9 @@ impl Error {
         match self {
             Self::NotInTime { .. } | Self::MigrationNotInTime { .. } | Self::NoResult { .. } => Some(NOT_IN_TIME),
             // As clap ends for what it finds itself.
-            Self::Target(_) | Self::Deploy(runway_client::deploy::Error::ModelId { .. }) => Some(WRONG_USAGE),
+            Self::Target(_) | Self::Usage(_) | Self::Deploy(runway_client::deploy::Error::ModelId { .. }) => {
+                Some(WRONG_USAGE)
+            }
             _ => None,
         }
     }

@@ -1,9 +1,12 @@
 //! `get`, `status` and `events` of every kind. ModelDeployments have screens of their own; of the other kinds the server
 //! itself makes the table, by the columns of their CRDs.
 
-use clap::{Args, ValueEnum};
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command, ValueEnum};
 use jiff::SignedDuration;
 use runway_client::source::Place;
+use std::ffi::OsStr;
 use std::io::Read;
 
 use jiff::Timestamp;
@@ -14,12 +17,14 @@ use runway_api::{AsyncActor, Name, Namespace};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::documents::typed;
+use runway_client::jsonpath::Template;
 use runway_client::source::{Admission, Source};
 use runway_client::state::DEFAULT_NAMESPACE;
 use runway_client::target::{self, Kind, Subject, Target};
 use runway_client::text::{self, Format, Look};
 use runway_client::{events, get, queue, status};
 use runway_operator::client::ClientArgs;
+use serde::Serialize;
 use serde_json::json;
 
 use super::{Error, wait};
@@ -40,9 +45,54 @@ pub struct GetArgs {
     /// Select all namespaces
     #[arg(short = 'A', long, conflicts_with_all = ["namespace", "name"])]
     pub all_namespaces: bool,
-    /// Output format
-    #[arg(short, long, value_enum)]
-    pub output: Option<ListFormat>,
+    /// Label selector, such as team=a
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with_all = ["files", "name"])]
+    pub selector: Option<String>,
+    /// After the list, print each object that changes, until interrupted
+    #[arg(short, long, conflicts_with = "files")]
+    pub watch: bool,
+    /// Output format; also jsonpath=TEMPLATE, such as jsonpath={.status.phase}
+    #[arg(short, long, value_parser = Outputs)]
+    pub output: Option<Output>,
+}
+
+/// Output format of `get`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A list.
+    List(ListFormat),
+    /// Text by a template of kubectl.
+    JsonPath(Template),
+}
+
+/// Parser of [`Output`].
+#[derive(Clone)]
+struct Outputs;
+
+impl TypedValueParser for Outputs {
+    type Value = Output;
+
+    fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<Output, clap::Error> {
+        match value.to_str().and_then(|text| text.strip_prefix("jsonpath=")) {
+            Some(template) => {
+                let parsed = template.parse().map(Output::JsonPath);
+                parsed.map_err(|error| {
+                    let text = format!("invalid template '{template}': {error}\n");
+                    clap::Error::raw(ErrorKind::ValueValidation, text).with_cmd(cmd)
+                })
+            }
+            None => EnumValueParser::<ListFormat>::new()
+                .parse_ref(cmd, arg, value)
+                .map(Output::List),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let known = ListFormat::value_variants()
+            .iter()
+            .filter_map(ValueEnum::to_possible_value);
+        Some(Box::new(known))
+    }
 }
 
 /// Arguments of `status`.
@@ -137,6 +187,9 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
         let text = "a name cannot be combined with --all-namespaces: use -n NAMESPACE";
         return Err(Error::Usage(text.to_owned()).into());
     }
+    if args.watch {
+        return Box::pin(super::watch::watch(args, &asked, client)).await;
+    }
     if asked.kind == Kind::ModelDeployment {
         return deployments(args, asked.name.as_ref(), client, stdin).await;
     }
@@ -150,22 +203,17 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
         Some(namespace) => Some(namespace),
         None => Some(&cluster.namespace),
     };
-    let wide = args.output == Some(ListFormat::Wide);
-    if let Some(format) = args.output.and_then(ListFormat::document) {
-        let found = objects(&cluster, &asked, namespace).await?;
-        let data = match asked.name {
-            Some(_) => text::documents(&found, format)?,
-            None => text::list(&found, format)?,
-        };
-        return Ok(Answer::new(data, Vec::new()));
-    }
-    if args.output == Some(ListFormat::Name) {
-        let found = objects(&cluster, &asked, namespace).await?;
-        return Ok(Answer::new(names(asked.kind, &found), Vec::new()));
+    let (wide, labels) = (args.is_wide(), args.selector.as_deref());
+    if !wide && let Some(output) = &args.output {
+        let found = objects(&cluster, &asked, namespace, labels).await?;
+        return Ok(Answer::new(
+            output.written(asked.kind, &found, asked.name.is_some())?,
+            Vec::new(),
+        ));
     }
     let everywhere = namespace.is_none() && asked.kind.is_namespaced();
     let table = cluster
-        .table(asked.kind, namespace, asked.name.as_ref())
+        .table(asked.kind, namespace, asked.name.as_ref(), labels)
         .await
         .map_err(Error::from)?;
     let data = get::server_table(&table, wide, everywhere);
@@ -177,7 +225,42 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
     Ok(Answer::new(data, said))
 }
 
-async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
+impl GetArgs {
+    /// Whether a table with additional columns is requested.
+    pub(super) fn is_wide(&self) -> bool {
+        self.output == Some(Output::List(ListFormat::Wide))
+    }
+}
+
+impl Output {
+    /// Objects in this format; empty for tables. `single`: one object was requested by its name.
+    pub(super) fn written<T: Serialize + ResourceExt>(
+        &self,
+        kind: Kind,
+        objects: &[T],
+        single: bool,
+    ) -> Result<String, text::Error> {
+        Ok(match self {
+            Self::List(ListFormat::Name) => names(kind, objects),
+            Self::List(list) => match list.document() {
+                Some(format) if single => text::documents(objects, format)?,
+                Some(format) => text::list(objects, format)?,
+                None => String::new(),
+            },
+            Self::JsonPath(template) => match objects {
+                [one] if single => template.fill(&json!(one)),
+                all => template.fill(&json!({ "apiVersion": "v1", "kind": "List", "items": all })),
+            },
+        })
+    }
+}
+
+async fn objects(
+    cluster: &Cluster,
+    asked: &Asked,
+    namespace: Option<&Namespace>,
+    labels: Option<&str>,
+) -> Result<Vec<DynamicObject>, Error> {
     Ok(match &asked.name {
         Some(name) => {
             let target = Target {
@@ -186,7 +269,7 @@ async fn objects(cluster: &Cluster, asked: &Asked, namespace: Option<&Namespace>
             };
             vec![cluster.get(&target, namespace.unwrap_or(&cluster.namespace)).await?]
         }
-        None => cluster.all(asked.kind, namespace).await?,
+        None => cluster.selected(asked.kind, namespace, labels).await?,
     })
 }
 
@@ -222,22 +305,24 @@ async fn deployments(
 ) -> Result<Answer, answer::Error> {
     let mut source = Source::open(&args.place, client, stdin, Admission::Past).await?;
     let namespace = source.namespace(&args.place, args.all_namespaces);
-    let found = source.deployments(namespace.as_ref(), name).await?;
-    let data = match args.output {
-        Some(ListFormat::Name) => names(Kind::ModelDeployment, &found),
-        Some(format @ (ListFormat::Yaml | ListFormat::Json)) => {
-            let format = format.document().unwrap_or_default();
-            match name {
-                Some(_) => text::documents(&found, format)?,
-                None => text::list(&found, format)?,
-            }
+    let found = match (source.cluster(), &args.selector) {
+        (Some(cluster), Some(labels)) => {
+            let found = cluster
+                .selected(Kind::ModelDeployment, namespace.as_ref(), Some(labels))
+                .await;
+            let found = found.map_err(Error::from)?;
+            found.iter().filter_map(|object| typed(&json!(object)).ok()).collect()
         }
-        Some(ListFormat::Wide) | None if found.is_empty() => String::new(),
-        Some(ListFormat::Wide) | None => get::table(
+        _ => source.deployments(namespace.as_ref(), name).await?,
+    };
+    let data = match &args.output {
+        Some(output) if !args.is_wide() => output.written(Kind::ModelDeployment, &found, name.is_some())?,
+        _ if found.is_empty() => String::new(),
+        _ => get::table(
             &found,
             args.place.now(),
             get::Options {
-                wide: args.output == Some(ListFormat::Wide),
+                wide: args.is_wide(),
                 namespaces: namespace.is_none(),
             },
         ),

@@ -10,6 +10,7 @@ use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::name::Name;
 use runway_api::{ModelDeployment, ModelDeploymentStatus, Namespace};
+use runway_client::target::name_of;
 use runway_client::text::Format;
 use runway_core::admission::validate;
 use runway_core::providers::Providers;
@@ -35,6 +36,7 @@ use runway_client::{manifests, text, why};
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
     /// Name of the ModelDeployment
+    #[arg(value_parser = name_of::<ModelDeployment>)]
     pub name: Name,
     /// Provider to migrate to
     #[arg(long, value_name = "PROVIDER")]

@@ -3,18 +3,21 @@
 //! | module | verbs |
 //! |---|---|
 //! | [`asya`] | `asya queue`, `asya dlq`, `asya send`, `asya result` |
-//! | [`change`] | `pause`, `resume`, `delete` |
+//! | [`change`] | `pause`, `resume`, `scale`, `delete` |
 //! | [`chat`] | `chat` |
 //! | [`deploy`] | `deploy` |
 //! | [`diff`] | `diff` |
+//! | [`edit`] | `edit` |
 //! | [`explain`] | `why`, `tree`, `endpoint` |
 //! | [`kit`] | `llama-stack provider new`, `llama-stack provider check` |
 //! | [`logs`] | `logs` |
 //! | [`look`] | `get`, `status` and `events` of every kind |
 //! | [`migrate`] | `migrate` |
 //! | [`offline`] | `render`, `validate` |
+//! | [`selection`] | objects that a verb applies to |
 //! | [`top`] | `top` |
 //! | [`wait`] | the flag `--wait` |
+//! | [`watch`] | the flag `--watch` of `get` |
 
 pub mod arrival;
 pub mod asya;
@@ -22,6 +25,7 @@ pub mod change;
 pub mod chat;
 pub mod deploy;
 pub mod diff;
+pub mod edit;
 pub mod error;
 pub mod explain;
 pub mod kit;
@@ -29,8 +33,10 @@ pub mod logs;
 pub mod look;
 pub mod migrate;
 pub mod offline;
+pub mod selection;
 pub mod surge;
 pub mod top;
 pub mod wait;
+pub mod watch;
 
 pub use error::Error;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::SignedDuration;
-use runway_api::{Name, Namespace};
+use runway_api::{ModelDeployment, Name, Namespace};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
-use runway_client::target::Kind;
+use runway_client::target::{Kind, name_of};
 use runway_client::text::{self, Format};
 use runway_client::{top, usage};
 
@@ -21,6 +21,7 @@ const LONGEST_INTERVAL: Duration = Duration::from_mins(10);
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Name of a ModelDeployment; all of the namespace if omitted
+    #[arg(value_parser = name_of::<ModelDeployment>)]
     pub name: Option<Name>,
     /// Namespace; the namespace of the kubeconfig's current context if omitted
     #[arg(short, long)]

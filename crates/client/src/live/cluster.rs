@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request};
+use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope};
 use kube::discovery;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -47,7 +47,19 @@ const CHUNK: u32 = 500;
 
 /// Lists all objects in chunks.
 async fn listed<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> kube::Result<Vec<K>> {
-    let (mut params, mut all) = (ListParams::default().limit(CHUNK), Vec::new());
+    listed_with(api, ListParams::default()).await
+}
+
+/// Parameters for objects with these labels.
+fn labelled(labels: Option<&str>) -> ListParams {
+    ListParams {
+        label_selector: labels.map(str::to_owned),
+        ..ListParams::default()
+    }
+}
+
+async fn listed_with<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, params: ListParams) -> kube::Result<Vec<K>> {
+    let (mut params, mut all) = (params.limit(CHUNK), Vec::new());
     loop {
         let chunk = api.list(&params).await?;
         all.extend(chunk.items);
@@ -233,13 +245,28 @@ impl Cluster {
         manager: &str,
     ) -> Result<(), Error> {
         let patch = json!({ "metadata": { "annotations": { annotation: value } } });
+        self.change(target, namespace, &Patch::Merge(patch), manager).await
+    }
+
+    /// Applies a patch as field manager `manager`.
+    ///
+    /// # Errors
+    /// The object does not exist, or the cluster cannot be reached or rejects the request.
+    pub async fn change(
+        &self,
+        target: &Target,
+        namespace: &Namespace,
+        patch: &Patch<Value>,
+        manager: &str,
+    ) -> Result<(), Error> {
         let params = PatchParams {
             field_manager: Some(manager.to_owned()),
+            field_validation: Some(ValidationDirective::Strict),
             ..PatchParams::default()
         };
         let patched = self
             .api(target.kind, Some(namespace))
-            .patch(&target.name, &params, &Patch::Merge(patch))
+            .patch(&target.name, &params, patch)
             .await;
         let doing = || format!("change {target} in namespace '{namespace}'");
         patched
@@ -268,7 +295,20 @@ impl Cluster {
     /// # Errors
     /// The cluster cannot be reached, or rejects the request.
     pub async fn all(&self, kind: target::Kind, namespace: Option<&Namespace>) -> Result<Vec<DynamicObject>, Error> {
-        let list = listed(&self.api(kind, namespace)).await;
+        self.selected(kind, namespace, None).await
+    }
+
+    /// Lists the objects of a kind with these labels, sorted by namespace and name.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
+    pub async fn selected(
+        &self,
+        kind: target::Kind,
+        namespace: Option<&Namespace>,
+        labels: Option<&str>,
+    ) -> Result<Vec<DynamicObject>, Error> {
+        let list = listed_with(&self.api(kind, namespace), labelled(labels)).await;
         let mut all = list.map_err(|e| self.explain(e, format!("list {}s", kind.as_str()), kind.as_str()))?;
         all.sort_by_key(|object| (object.namespace(), object.name_any()));
         Ok(all)
@@ -318,13 +358,14 @@ impl Cluster {
         kind: target::Kind,
         namespace: Option<&Namespace>,
         name: Option<&Name>,
+        labels: Option<&str>,
     ) -> Result<Value, Error> {
         let within = namespace.filter(|_| kind.is_namespaced()).map(Namespace::as_str);
         let path = DynamicObject::url_path(&kind.resource(), within);
         let request = Request::new(path);
         let request = match name {
             Some(name) => request.get(name, &GetParams::default()),
-            None => request.list(&ListParams::default()),
+            None => request.list(&labelled(labels)),
         };
         let doing = || format!("list {}s", kind.as_str());
         let built = request.map_err(kube::Error::BuildRequest);

@@ -37,6 +37,11 @@ pub fn table(all: &[ModelDeployment], now: Timestamp, options: Options) -> Strin
 fn row(md: &ModelDeployment, now: Timestamp, options: Options) -> Vec<Cell> {
     let status = md.status.clone().unwrap_or_default();
     let phase = status.phase.map_or("-", Phase::as_str);
+    let phase = if md.is_paused() {
+        format!("{phase} (paused)")
+    } else {
+        phase.to_owned()
+    };
     let mut row = vec![
         Cell::new(md.name_any()),
         Cell::new(phase),

@@ -7,6 +7,7 @@ pub mod endpoint;
 pub mod events;
 pub mod get;
 pub mod held;
+pub mod jsonpath;
 pub mod messages;
 pub mod pods;
 pub mod providers;
