@@ -162,11 +162,11 @@ pub enum Command {
     Check(CheckArgs),
     /// Collect diagnostics into an archive for support: objects, Events, controller logs, check results; no secrets
     SupportBundle(SupportBundleArgs),
-    /// Show queues and dead letters of AsyncActors, and submit jobs, through asya-gateway
+    /// Install the operator of AsyncActors, show queues and dead letters, and submit jobs
     ///
-    /// Requires permission to create and get services/proxy of the gateway, and a token by which it identifies you.
+    /// Queues, dead letters and jobs are those of asya-gateway. This requires permission to create and get services/proxy of the gateway, and a token by which it identifies you.
     #[command(subcommand)]
-    Asya(AsyaCommand),
+    Asya(AsyaSubcommand),
     /// Install, upgrade or remove the control plane
     #[command(subcommand)]
     Controller(ControllerCommand),
@@ -176,7 +176,7 @@ pub enum Command {
     /// Install or remove the web console in a cluster
     #[command(subcommand)]
     Console(ConsoleCommand),
-    /// Tools for authors of Llama Stack providers
+    /// Install the operator of LlamaStackDistributions, and develop Llama Stack providers
     #[command(subcommand)]
     LlamaStack(LlamaStackCommand),
     /// Generate a shell completion script, including names from the cluster
@@ -191,6 +191,22 @@ pub enum Command {
     /// The printed address contains a key; requests without the key are rejected. With --login the console can serve other
     /// users: it then has no permissions of its own, and users sign in with their own tokens or at an OpenID Connect issuer.
     Ui(Box<UiArgs>),
+}
+
+/// Subcommands of `asya`.
+#[derive(Debug, Subcommand)]
+pub enum AsyaSubcommand {
+    /// Install or upgrade the operator of AsyncActors, with its CRD
+    ///
+    /// It has the version of the installed core controller, unless --image-tag is given. Then configure a transport: see docs/asya.md.
+    Install(Box<InstallArgs>),
+    /// Remove the operator of AsyncActors
+    ///
+    /// Refused while AsyncActors exist. CRDs are kept.
+    Uninstall(RemoveArgs),
+    /// Requests to asya-gateway.
+    #[command(flatten)]
+    Gateway(AsyaCommand),
 }
 
 /// Subcommands of `controller`.
@@ -229,6 +245,14 @@ pub enum ProviderCommand {
 /// Subcommands of `llama-stack`.
 #[derive(Debug, Subcommand)]
 pub enum LlamaStackCommand {
+    /// Install or upgrade the operator of LlamaStackDistributions
+    ///
+    /// It has the version of the installed core controller, unless --image-tag is given.
+    Install(Box<InstallArgs>),
+    /// Remove the operator of LlamaStackDistributions
+    ///
+    /// Refused while LlamaStackDistributions exist. CRDs are kept.
+    Uninstall(RemoveArgs),
     /// Create, build, check or try external providers, without a cluster
     #[command(subcommand)]
     Provider(KitCommand),

@@ -4,15 +4,17 @@ use std::io::{self, IsTerminal, Read};
 
 use clap::Parser;
 use runway_client::cluster::Cluster;
-use runway_client::manifests::console;
+use runway_client::manifests::{self, Component, console};
+use runway_client::target::Kind;
 use runway_client::text::Look;
 use runway_operator::client::ClientArgs;
 
 use crate::answer::{Answer, Error};
 use crate::args::{
-    Command, CommandLine, ConsoleCommand, ControllerCommand, KitCommand, LlamaStackCommand, ProviderCommand,
+    AsyaSubcommand, Command, CommandLine, ConsoleCommand, ControllerCommand, KitCommand, LlamaStackCommand,
+    ProviderCommand,
 };
-use crate::install::args::ConsoleInstallArgs;
+use crate::install::args::{ConsoleInstallArgs, InstallArgs, RemoveArgs};
 use crate::install::{self, apply, remove, report};
 use crate::terminal::Terminal;
 use crate::verbs::{self, change, chat, deploy, explain, kit, logs, look, migrate, offline, top};
@@ -78,7 +80,13 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
         }
         Command::Check(args) => check::check(args, &line.client, &mut Terminal { stdin }, look).await,
         Command::SupportBundle(args) => support_bundle::support_bundle(args, &line.client).await,
-        Command::Asya(command) => {
+        Command::Asya(AsyaSubcommand::Install(args)) => {
+            install_operator(manifests::asya(), args, &line.client, stdin).await
+        }
+        Command::Asya(AsyaSubcommand::Uninstall(args)) => {
+            uninstall_operator(&manifests::asya(), Kind::AsyncActor, args, &line.client, stdin).await
+        }
+        Command::Asya(AsyaSubcommand::Gateway(command)) => {
             let cluster = Cluster::connect_to_follow(&line.client)
                 .await
                 .map_err(verbs::Error::from)?;
@@ -87,6 +95,13 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
         Command::Controller(command) => run_controller(command, &line.client, stdin).await,
         Command::Provider(command) => run_provider(command, &line.client, stdin).await,
         Command::Console(command) => run_console(command, &line.client, stdin).await,
+        Command::LlamaStack(LlamaStackCommand::Install(args)) => {
+            install_operator(manifests::llama_stack(), args, &line.client, stdin).await
+        }
+        Command::LlamaStack(LlamaStackCommand::Uninstall(args)) => {
+            let kind = Kind::LlamaStackDistribution;
+            uninstall_operator(&manifests::llama_stack(), kind, args, &line.client, stdin).await
+        }
         Command::LlamaStack(LlamaStackCommand::Provider(command)) => match command {
             KitCommand::New(args) => kit::new(args),
             KitCommand::Build(args) => kit::build(args),
@@ -125,6 +140,27 @@ async fn run_provider(command: &ProviderCommand, client: &ClientArgs, stdin: &mu
         ProviderCommand::Uninstall(args) => remove::provider(args, &cluster, terminal).await?,
         ProviderCommand::List => report::providers(&cluster, terminal).await?,
     })
+}
+
+async fn install_operator(
+    component: Component,
+    args: &InstallArgs,
+    client: &ClientArgs,
+    stdin: &mut dyn Read,
+) -> Result<Answer, Error> {
+    let cluster = Cluster::connect_patiently(client).await.map_err(install::Error::from)?;
+    Ok(apply::install_operator(component, args, &cluster, &mut Terminal { stdin }).await?)
+}
+
+async fn uninstall_operator(
+    component: &Component,
+    kind: Kind,
+    args: &RemoveArgs,
+    client: &ClientArgs,
+    stdin: &mut dyn Read,
+) -> Result<Answer, Error> {
+    let cluster = Cluster::connect_patiently(client).await.map_err(install::Error::from)?;
+    Ok(remove::operator(component, kind, args, &cluster, &mut Terminal { stdin }).await?)
 }
 
 async fn run_console(command: &ConsoleCommand, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, Error> {

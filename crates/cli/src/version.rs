@@ -5,6 +5,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, ResourceExt};
 use runway_client::cluster::{self, Cluster};
+use runway_client::components;
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::manifests;
 use runway_client::text::Format;
@@ -77,17 +78,17 @@ pub async fn version(args: &VersionArgs, client: &ClientArgs) -> Result<Answer, 
         cluster: None,
     };
     let mut talk = Vec::new();
-    let mut failed = false;
     if !args.client_only {
         match in_cluster(client).await {
             Ok(found) => {
                 talk.extend(found.controllers.iter().filter_map(apart));
                 versions.cluster = Some(found);
             }
-            Err(error) => {
-                failed = true;
-                talk.push(Diagnostic::error(&error));
-            }
+            // The version of the command is known without a cluster.
+            Err(error) => talk.push(Diagnostic {
+                level: Level::Note,
+                ..Diagnostic::error(&error)
+            }),
         }
     }
     let data = match args.output {
@@ -97,8 +98,7 @@ pub async fn version(args: &VersionArgs, client: &ClientArgs) -> Result<Answer, 
     Ok(Answer {
         data,
         talk,
-        failed,
-        code: None,
+        ..Answer::default()
     })
 }
 
@@ -107,7 +107,7 @@ async fn in_cluster(client: &ClientArgs) -> Result<InCluster, cluster::Error> {
     let failed = |error, doing: &str| cluster.explain(error, doing.to_owned(), "it");
     let server = cluster.client().apiserver_version().await;
     let server = server.map_err(|e| failed(e, "read the server's version"))?;
-    let deployments = report::deployments(&cluster).await?;
+    let deployments = components::deployments(&cluster).await?;
     let crds = Api::<CustomResourceDefinition>::all(cluster.client());
     let mut found = Vec::new();
     for known in manifests::all_crds() {

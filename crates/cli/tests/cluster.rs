@@ -83,6 +83,7 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
         "default/gemma-cpu: kaito is kept",
     )?;
 
+    controllers_are_missing(&admin, &client).await?;
     completed(&admin, &cluster.dir).await?;
     let versions = run(&admin, &["version"]).await?;
     expect(&versions, 0, "modeldeployments.kubeairunway.ai")?;
@@ -104,6 +105,31 @@ async fn what_a_cluster_holds_is_shown() -> Result<()> {
         0,
         "default    gemma-cpu  Deploying",
     )?;
+    Ok(())
+}
+
+/// Only the CRDs are installed: objects without a status say so, and `check` names the command.
+async fn controllers_are_missing(kubeconfig: &Path, client: &Client) -> Result<()> {
+    let stack = json!({ "apiVersion": "llamastack.io/v1alpha1", "kind": "LlamaStackDistribution",
+        "metadata": { "name": "early" }, "spec": { "server": { "distribution": { "name": "starter" } } } });
+    let stacks: Api<LlamaStackDistribution> = Api::default_namespaced(client.clone());
+    let stack = serde_json::from_value(stack)?;
+    eventually(PATIENCE, async || {
+        Ok(stacks.create(&PostParams::default(), &stack).await?)
+    })
+    .await?;
+    let told = "warning: no controller for LlamaStackDistributions is installed, so nothing happens to these objects: to install it, run: kubeairunway llama-stack install";
+    expect(&run(kubeconfig, &["get", "llsd"]).await?, 0, told)?;
+    expect(&run(kubeconfig, &["status", "llsd/early"]).await?, 0, told)?;
+    let installed = run(kubeconfig, &["llama-stack", "install", "--dry-run"]).await?;
+    expect(&installed, 1, "the control plane is not installed in this cluster")?;
+    let refused = run(kubeconfig, &["llama-stack", "uninstall", "--yes"]).await?;
+    expect(
+        &refused,
+        1,
+        "1 of kind LlamaStackDistribution still exist: default/early. Delete them first",
+    )?;
+    stacks.delete("early", &kube::api::DeleteParams::default()).await?;
     Ok(())
 }
 

@@ -97,6 +97,7 @@ async fn installed_twice_mended_upgraded_and_gone_without_a_trace() -> Result<()
 
     mended(&admin, &client).await?;
     upgraded_and_back(&admin, &client).await?;
+    operators_come_and_go(&admin).await?;
     gone(&admin, &client, &before).await
 }
 
@@ -301,6 +302,23 @@ async fn arguments_are_kept(admin: &Path, client: &Client) -> Result<()> {
         api.delete(&object.name_any(), &DeleteParams::default()).await?;
     }
     Ok(())
+}
+
+async fn operators_come_and_go(admin: &Path) -> Result<()> {
+    for (system, deployment) in [("asya", "asya-operator"), ("llama-stack", "llama-stack-operator")] {
+        let install = [system, "install", "--yes", "--wait=false"];
+        let out = run(admin, &install).await?;
+        expect(&out, 0, &format!("create  Deployment/{deployment} in {NAMESPACE}"))?;
+        expect(&run(admin, &install).await?, 0, "unchanged: all objects are up to date")?;
+    }
+    expect(
+        &run(admin, &["controller", "status"]).await?,
+        1,
+        "llama-stack-operator ",
+    )?;
+    let out = run(admin, &["asya", "uninstall", "--yes"]).await?;
+    expect(&out, 0, "keep    CRDs (controller uninstall --crds deletes them)")?;
+    expect(&out, 0, "deleted Deployment/asya-operator")
 }
 
 async fn gone(admin: &Path, client: &Client, before: &BTreeSet<String>) -> Result<()> {

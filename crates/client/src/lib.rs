@@ -6,7 +6,7 @@
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
 //! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`top`] |
 //! | `fit/` | whether planned pods fit on the nodes of a cluster | [`fit`] |
-//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
+//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
 //!
 //! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`], [`quantity`] and [`engines`], the metrics of engines,
@@ -26,7 +26,7 @@ pub mod target;
 pub mod text;
 
 pub use doctor::{bundle, check};
-pub use live::{access, asya_gateway, cluster, diff, fitting, operated, queue, source, talk, usage};
+pub use live::{access, asya_gateway, cluster, components, diff, fitting, operated, queue, source, talk, usage};
 pub use offline::render::render;
 pub use offline::{deploy, documents, provider_kit, render, state, validate, why};
 pub use view::{

@@ -122,6 +122,17 @@ impl Kind {
         of_kind!(self, K => K::PAUSED_BY)
     }
 
+    /// Name of the controller that reconciles its objects, and the command that installs it; `None` for the kind that controllers
+    /// create themselves.
+    pub fn controller(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::ModelDeployment => Some((labels::CORE_MANAGER, "controller install")),
+            Self::AsyncActor => Some((labels::ASYA_MANAGER, "asya install")),
+            Self::LlamaStackDistribution => Some((labels::llama_stack::MANAGER, "llama-stack install")),
+            Self::InferenceProviderConfig => None,
+        }
+    }
+
     /// Whether its objects are in namespaces.
     pub fn is_namespaced(self) -> bool {
         self != Self::InferenceProviderConfig

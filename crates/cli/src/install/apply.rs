@@ -33,6 +33,7 @@ pub async fn install(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
         let wanted = release.tag;
         return Err(Error::OtherVersion { installed, wanted });
     }
+    survey.not_elsewhere().await?;
     let core = [manifests::core()];
     let obsolete = obsolete_roles(&survey, &core, &release, args.step).await?;
     let wanted = wanted(&core, &release, args.step);
@@ -66,6 +67,7 @@ pub async fn upgrade(args: &InstallArgs, cluster: &Cluster, terminal: &mut Termi
         };
     }
     if installed.first().is_none_or(|first| first.name != labels::CORE_MANAGER) {
+        survey.not_elsewhere().await?;
         return Err(Error::NotInstalled);
     }
     let there = survey.labelled(&names(&installed), args.step).await?;
@@ -149,9 +151,30 @@ pub async fn install_console(
     bring(&survey, wanted, obsolete, MANAGER, &args.install.change, terminal).await
 }
 
+/// Installs an operator that is not a provider: `asya install`, `llama-stack install`.
+///
+/// # Errors
+/// The cluster cannot be read, a permission or the confirmation is missing, or a write fails.
+pub async fn install_operator(
+    component: Component,
+    args: &InstallArgs,
+    cluster: &Cluster,
+    terminal: &mut Terminal<'_>,
+) -> Result<Answer, Error> {
+    let survey = Survey::of(cluster, terminal).await?;
+    let release = beside_core(args, &survey).await?;
+    let component = [component];
+    let obsolete = obsolete_roles(&survey, &component, &release, args.step).await?;
+    let wanted = wanted(&component, &release, args.step);
+    bring(&survey, wanted, obsolete, MANAGER, &args.change, terminal).await
+}
+
 /// Release for an additional component: the version of the core, unless the user sets another.
 async fn beside_core(args: &InstallArgs, survey: &Survey<'_>) -> Result<Release, Error> {
     let core = survey.version_of(labels::CORE_MANAGER).await?;
+    if core.is_none() {
+        survey.not_elsewhere().await?;
+    }
     // The objects without a namespace may all be created before the first pod.
     if core.is_none() && args.step != Step::Cluster {
         return Err(Error::NotInstalled);

@@ -57,6 +57,11 @@ pub enum Error {
     /// The control plane is not installed.
     #[error("the control plane is not installed in this cluster: to install it, run: kubeairunway controller install")]
     NotInstalled,
+    /// Helm has installed the control plane into another namespace.
+    #[error(
+        "the control plane is installed in namespace '{0}', by Helm: change it there, such as with helm upgrade -n {0}. Nothing was changed"
+    )]
+    Elsewhere(String),
     /// The provider is not built in.
     #[error("unknown built-in provider '{name}': use one of {}, or set a manifest with -f FILE", .known.join(", "))]
     UnknownProvider {

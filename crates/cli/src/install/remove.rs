@@ -20,8 +20,9 @@ use crate::answer::Answer;
 use crate::patience::Patience;
 use crate::terminal::Terminal;
 use runway_client::change;
-use runway_client::cluster::{Cluster, only};
-use runway_client::manifests::{self, NAMESPACE, WEBHOOK_SECRET};
+use runway_client::cluster::{self, Cluster, only};
+use runway_client::manifests::{self, Component, NAMESPACE, WEBHOOK_SECRET};
+use runway_client::target::Kind;
 use runway_client::text;
 
 /// Names tell people more than numbers, up to a point.
@@ -83,6 +84,43 @@ pub async fn web_console(args: &RemoveArgs, cluster: &Cluster, terminal: &mut Te
         .labelled(&[manifests::console::NAME.to_owned()], Step::All)
         .await?;
     take_away(&survey, objects, Vec::new(), &[], args, terminal).await
+}
+
+/// Removes an operator that is not a provider: `asya uninstall`, `llama-stack uninstall`. Its objects go first, while it still runs.
+///
+/// # Errors
+/// Objects of its kind still exist, a permission or the confirmation is missing, or a deletion fails.
+pub async fn operator(
+    component: &Component,
+    kind: Kind,
+    args: &RemoveArgs,
+    cluster: &Cluster,
+    terminal: &mut Terminal<'_>,
+) -> Result<Answer, Error> {
+    let survey = Survey::of(cluster, terminal).await?;
+    let found = match cluster.all(kind, None).await {
+        Ok(found) => found,
+        Err(cluster::Error::NotInstalled { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    if !found.is_empty() {
+        let all: Vec<String> = found
+            .iter()
+            .map(|object| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()))
+            .collect();
+        return Err(Error::Refused(vec![format!(
+            "{} of kind {} still exist: {}. Delete them first, in each namespace: kubeairunway delete {} --all -n NAMESPACE",
+            all.len(),
+            kind.as_str(),
+            few(&all),
+            kind.as_str().to_lowercase()
+        )]));
+    }
+    let mut objects = survey.labelled(&[component.name.clone()], Step::All).await?;
+    let before = objects.len();
+    objects.retain(|o| kinds::kind(o) != "CustomResourceDefinition");
+    let kept = (objects.len() < before).then(|| "CRDs (controller uninstall --crds deletes them)".to_owned());
+    take_away(&survey, objects, Vec::new(), kept.as_slice(), args, terminal).await
 }
 
 /// `provider uninstall`.

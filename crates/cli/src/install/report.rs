@@ -1,8 +1,7 @@
 //! Tables of `controller status` and `provider list`.
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::ListParams;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::{InferenceProviderConfig, labels};
 use runway_operator::clock;
@@ -11,11 +10,12 @@ use super::survey::Survey;
 use super::{Error, wait};
 use crate::answer::Answer;
 use crate::terminal::Terminal;
-use runway_client::cluster::{self, Cluster};
-use runway_client::manifests::{self, COMPONENT_LABEL, NAMESPACE};
+use runway_client::cluster::Cluster;
+use runway_client::components::deployments;
+use runway_client::manifests::{self, NAMESPACE};
 use runway_client::text::{self, aligned, cell, table};
 
-/// `controller status`: each component, its version, the namespaces that it watches and its pods. It fails unless the core is there
+/// `controller status`: each component, in whatever namespace it is, its version, the namespaces that it watches and its pods. It fails unless the core is there
 /// and all are ready.
 ///
 /// # Errors
@@ -29,12 +29,11 @@ pub async fn status(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<An
     let mut rows = table(&["COMPONENT", "VERSION", "NAMESPACES", "STATE"]);
     for deployment in &found {
         let state = wait::progress(deployment);
-        rows.add_row(vec![
-            deployment.name_any(),
-            version(deployment),
-            watched(deployment),
-            cell(&state),
-        ]);
+        let name = match deployment.namespace() {
+            Some(namespace) if namespace != NAMESPACE => format!("{namespace}/{}", deployment.name_any()),
+            _ => deployment.name_any(),
+        };
+        rows.add_row(vec![name, version(deployment), watched(deployment), cell(&state)]);
     }
     Ok(Answer {
         data: aligned(&rows),
@@ -121,19 +120,4 @@ pub fn version(deployment: &Deployment) -> String {
         .get("app.kubernetes.io/version")
         .cloned()
         .unwrap_or_default()
-}
-
-/// The Deployments of the product, the core first.
-///
-/// # Errors
-/// The cluster cannot be read.
-pub async fn deployments(cluster: &Cluster) -> Result<Vec<Deployment>, cluster::Error> {
-    let api: Api<Deployment> = Api::namespaced(cluster.client(), NAMESPACE);
-    let ours = format!("{}={},{COMPONENT_LABEL}", labels::MANAGED_BY, labels::MANAGED_BY_VALUE);
-    let found = api.list(&ListParams::default().labels(&ours)).await;
-    let mut found = found
-        .map_err(|e| cluster.explain(e, format!("list Deployments in {NAMESPACE}"), "Deployments"))?
-        .items;
-    found.sort_by_key(|d| (d.name_any() != labels::CORE_MANAGER, d.name_any()));
-    Ok(found)
 }

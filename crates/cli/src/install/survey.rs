@@ -17,6 +17,7 @@ use crate::terminal::Terminal;
 use runway_client::access::{self, Right};
 use runway_client::change::{Change, Deed, place};
 use runway_client::cluster::{Cluster, only};
+use runway_client::components;
 use runway_client::documents::typed;
 use runway_client::manifests::roles::USERS;
 use runway_client::manifests::{
@@ -137,6 +138,20 @@ impl<'a> Survey<'a> {
             let label = deployment.labels().get("app.kubernetes.io/version");
             label.cloned().unwrap_or_else(|| "unknown".to_owned())
         }))
+    }
+
+    /// Refuses if Helm has installed the core into another namespace, whose objects a second installation would fight with.
+    ///
+    /// # Errors
+    /// The core is in another namespace, or the cluster cannot be read.
+    pub async fn not_elsewhere(&self) -> Result<(), Error> {
+        let found = components::deployments(self.cluster).await?;
+        let is_core = |deployment: &&Deployment| deployment.name_any() == labels::CORE_MANAGER;
+        let namespaces = found.iter().filter(is_core).filter_map(ResourceExt::namespace);
+        match namespaces.into_iter().find(|namespace| namespace != NAMESPACE) {
+            Some(namespace) => Err(Error::Elsewhere(namespace)),
+            None => Ok(()),
+        }
     }
 
     /// API for objects of a kind, in a namespace or cluster-scoped.

@@ -22,7 +22,7 @@ use runway_client::source::{Admission, Source};
 use runway_client::state::DEFAULT_NAMESPACE;
 use runway_client::target::{self, Kind, Subject, Target};
 use runway_client::text::{self, Format, Look};
-use runway_client::{events, get, queue, status};
+use runway_client::{components, events, get, queue, status};
 use runway_operator::client::ClientArgs;
 use serde::Serialize;
 use serde_json::json;
@@ -218,11 +218,13 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
         .map_err(Error::from)?;
     let data = get::server_table(&table, wide, everywhere);
     let said = if data.is_empty() {
-        vec![none(asked.kind, namespace)]
+        Some(none(asked.kind, namespace))
     } else {
-        Vec::new()
+        // The table has no status. Without the objects there is no remark.
+        let found = objects(&cluster, &asked, namespace, labels).await.unwrap_or_default();
+        components::absent(&cluster, asked.kind, &found).await
     };
-    Ok(Answer::new(data, said))
+    Ok(Answer::new(data, said.into_iter().collect()))
 }
 
 impl GetArgs {
@@ -329,6 +331,12 @@ async fn deployments(
     };
     if found.is_empty() {
         source.said.push(none(Kind::ModelDeployment, namespace.as_ref()));
+    } else if let (Some(cluster), None | Some(Output::List(ListFormat::Wide))) = (source.cluster(), &args.output) {
+        let unseen = found.iter().filter(|md| md.status.is_none());
+        let unseen: Vec<DynamicObject> = unseen.filter_map(|md| typed(&json!(md)).ok()).collect();
+        source
+            .said
+            .extend(components::absent(cluster, Kind::ModelDeployment, &unseen).await);
     }
     Ok(Answer::new(data, source.said))
 }
@@ -382,7 +390,8 @@ async fn stands(
         if let Some(format) = args.output {
             return Ok(Answer::new(text::documents(&[object], format)?, Vec::new()));
         }
-        let (all, said) = told(&cluster, namespace).await;
+        let (all, mut said) = told(&cluster, namespace).await;
+        said.extend(components::absent(&cluster, args.target.kind, std::slice::from_ref(&object)).await);
         let about = events::about(all, &[args.target.to_string()]);
         let facts = facts(&cluster, &object).await;
         return Ok(Answer::new(
@@ -395,6 +404,11 @@ async fn stands(
     let found = source.deployments(namespace.as_ref(), Some(&args.target.name)).await?;
     if let Some(format) = args.output {
         return Ok(Answer::new(text::documents(&found, format)?, source.said));
+    }
+    if let (Some(cluster), [md]) = (source.cluster(), &found[..]) {
+        let object = typed(&json!(md)).ok();
+        let absent = components::absent(cluster, Kind::ModelDeployment, object.as_slice()).await;
+        source.said.extend(absent);
     }
     let mut all = Vec::new();
     for md in found {

@@ -4,6 +4,7 @@ pub mod access;
 pub mod asya_gateway;
 mod belongings;
 pub mod cluster;
+pub mod components;
 pub mod diff;
 mod error;
 pub mod fitting;

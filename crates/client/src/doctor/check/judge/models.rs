@@ -14,6 +14,7 @@ use super::shared::{unless_none, unobserved};
 use crate::doctor::check::Causes;
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::manifests;
+use crate::target::Kind;
 
 /// Time after which a deletion counts as blocked; controllers remove their finalizer after at most 5 minutes.
 const DELETION: SignedDuration = SignedDuration::from_mins(6);
@@ -146,7 +147,7 @@ fn cause(observed: &Observed, md: &ModelDeployment, its_pods: &[&Pod]) -> Option
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     if status.phase.is_none() || status.conditions.is_empty() {
         let finding = error("not reconciled by a controller yet".to_owned());
-        let finding = unobserved(observed, labels::CORE_MANAGER, &namespace, finding);
+        let finding = unobserved(observed, Kind::ModelDeployment, &namespace, finding);
         return (age > UNSEEN).then_some(("model-observed", finding));
     }
     let why = format!("kubeairunway why {place}");

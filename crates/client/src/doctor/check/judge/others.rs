@@ -14,6 +14,7 @@ use super::pods;
 use super::shared::{unless_none, unobserved};
 use crate::doctor::check::Causes;
 use crate::doctor::check::{Check, Finding, Observed};
+use crate::target::Kind;
 
 /// Time after which a new object must have a status.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(60);
@@ -25,7 +26,7 @@ pub(super) const ACTORS: &[Check] = &[
         id: "actor-observed",
         title: "each AsyncActor is reconciled",
         looks_at: "No AsyncActor is without status one minute after its creation.",
-        remedy: "kubectl apply -k deploy/kustomize/asya-operator; kubectl -n kubeairunway-system logs deployment/asya-operator",
+        remedy: "kubeairunway asya install; kubectl -n kubeairunway-system logs deployment/asya-operator",
         judge: None,
     },
     Check {
@@ -84,7 +85,7 @@ pub(super) const DISTRIBUTIONS: &[Check] = &[
         id: "llama-observed",
         title: "each LlamaStackDistribution is reconciled",
         looks_at: "No LlamaStackDistribution is without status one minute after its creation.",
-        remedy: "kubectl apply -k deploy/kustomize/llama-stack-operator; kubectl -n kubeairunway-system logs deployment/llama-stack-operator",
+        remedy: "kubeairunway llama-stack install; kubectl -n kubeairunway-system logs deployment/llama-stack-operator",
         judge: None,
     },
     Check {
@@ -155,7 +156,7 @@ fn cause_of_actor(observed: &Observed, actor: &AsyncActor, its_pods: &[&Pod]) ->
     let status = actor.status.clone().unwrap_or_default();
     if status.conditions.is_empty() {
         let finding = Finding::error(subject, "not reconciled by an operator yet");
-        let finding = unobserved(observed, labels::ASYA_MANAGER, &namespace, finding);
+        let finding = unobserved(observed, Kind::AsyncActor, &namespace, finding);
         return (age > UNSEEN).then_some(("actor-observed", finding));
     }
     if let Some(c) = paused(&status.conditions) {
@@ -229,7 +230,7 @@ fn cause_of_distribution(
         .map_or(SignedDuration::ZERO, |t| now.duration_since(t.0));
     let Some(status) = llsd.status.as_ref().filter(|s| s.phase.is_some()) else {
         let finding = Finding::error(subject, "not reconciled by an operator yet");
-        let finding = unobserved(observed, llama_stack::MANAGER, &namespace, finding);
+        let finding = unobserved(observed, Kind::LlamaStackDistribution, &namespace, finding);
         return (age > UNSEEN).then_some(("llama-observed", finding));
     };
     if let Some(c) = paused(&status.conditions) {

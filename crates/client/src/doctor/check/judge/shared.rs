@@ -2,8 +2,12 @@
 
 use std::sync::LazyLock;
 
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::ResourceExt;
+
 use crate::doctor::check::{Finding, Observed, Skip};
 use crate::manifests::{self, Component};
+use crate::target::Kind;
 
 /// Components of the product, computed once because schemas are expensive.
 pub(super) static COMPONENTS: LazyLock<Vec<Component>> = LazyLock::new(manifests::components);
@@ -16,8 +20,17 @@ pub(super) fn unless_none<T>(all: &[T], what: &str) -> Result<(), Skip> {
     Ok(())
 }
 
-/// A finding about an object that its controller has not reconciled: for another reason if it does not watch the namespace.
-pub(super) fn unobserved(observed: &Observed, controller: &str, namespace: &str, finding: Finding) -> Finding {
+/// A finding about an object that its controller has not reconciled: for another reason if that is not installed, or does not watch
+/// the namespace.
+pub(super) fn unobserved(observed: &Observed, kind: Kind, namespace: &str, finding: Finding) -> Finding {
+    let Some((controller, install)) = kind.controller() else {
+        return finding;
+    };
+    let is_it = |deployment: &Deployment| deployment.name_any() == controller;
+    if observed.deployments().is_ok_and(|all| !all.iter().any(is_it)) {
+        let text = format!("not reconciled: {controller} is not installed");
+        return Finding { text, ..finding }.remedy(format!("kubeairunway {install}"));
+    }
     let watched = observed.watched_by(controller);
     if watched.contain(namespace) {
         return finding;
