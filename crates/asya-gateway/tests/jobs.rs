@@ -399,7 +399,9 @@ async fn callbacks_audiences_and_a_drain() -> Result<()> {
     let _actor = world.actor("upper", "upper", &[]).await?;
     let _slow = world.actor("slow", "slow", &[]).await?;
     let shop = world.user("shop", &["upper", "slow"]).await?;
-    let person = world.user_with("person", vec![may(&["create"], "messages")], &[]).await?;
+    let person = world
+        .user_with("person", vec![may(&["create"], "messages")], &[])
+        .await?;
     let listener = TcpListener::bind("0.0.0.0:0").await?;
     let own = runway_testbed::own_address()?;
     let url = format!("http://{own}:{}/done", listener.local_addr()?.port());

@@ -165,8 +165,12 @@ async fn operators_see_redrive_and_drop_dead_letters() -> Result<()> {
 /// Each right has its own verb, and a caller without one learns nothing.
 async fn rights_are_separate(world: &World, gateway: &Gateway) -> Result<()> {
     let sender = world.user("sender", &["embed"]).await?;
-    let viewer = world.user_with("viewer", vec![may(&["get"], "queue")], &[AUDIENCE]).await?;
-    let reader = world.user_with("reader", vec![may(&["get"], "dlq")], &[AUDIENCE]).await?;
+    let viewer = world
+        .user_with("viewer", vec![may(&["get"], "queue")], &[AUDIENCE])
+        .await?;
+    let reader = world
+        .user_with("reader", vec![may(&["get"], "dlq")], &[AUDIENCE])
+        .await?;
     let (redrive, drop) = (format!("{PATH}/dlq/redrive"), format!("{PATH}/dlq/drop"));
     let all = json!({"all": true});
     let forbidden = async |token: &str, path: &str, is_post: bool| {

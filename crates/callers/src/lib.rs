@@ -84,7 +84,11 @@ impl Options {
     /// Accepts tokens with these audiences. Empty ones do not count: a flag without a value means tokens for the API server.
     pub fn of_audiences(audiences: &[String]) -> Self {
         Self {
-            audiences: audiences.iter().filter(|audience| !audience.is_empty()).cloned().collect(),
+            audiences: audiences
+                .iter()
+                .filter(|audience| !audience.is_empty())
+                .cloned()
+                .collect(),
             ..Self::default()
         }
     }

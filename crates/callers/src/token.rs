@@ -104,7 +104,12 @@ mod tests {
     fn audiences_of_a_token_are_a_list() {
         let ours = ["ours".to_owned()];
         assert!(has_audience(&jwt(r#"{"aud":["theirs","ours"]}"#), &ours));
-        for other in [jwt(r#"{"aud":["theirs"]}"#), jwt("{}"), jwt("text"), "opaque".to_owned()] {
+        for other in [
+            jwt(r#"{"aud":["theirs"]}"#),
+            jwt("{}"),
+            jwt("text"),
+            "opaque".to_owned(),
+        ] {
             assert!(!has_audience(&other, &ours), "{other}");
         }
     }
