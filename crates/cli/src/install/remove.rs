@@ -116,7 +116,9 @@ pub async fn operator(
             kind.as_str().to_lowercase()
         )]));
     }
-    let mut objects = survey.labelled(&[component.name.clone()], Step::All).await?;
+    let mut objects = survey
+        .labelled(std::slice::from_ref(&component.name), Step::All)
+        .await?;
     let before = objects.len();
     objects.retain(|o| kinds::kind(o) != "CustomResourceDefinition");
     let kept = (objects.len() < before).then(|| "CRDs (controller uninstall --crds deletes them)".to_owned());

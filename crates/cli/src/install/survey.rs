@@ -16,7 +16,7 @@ use super::{Error, kinds};
 use crate::terminal::Terminal;
 use runway_client::access::{self, Right};
 use runway_client::change::{Change, Deed, place};
-use runway_client::cluster::{Cluster, only};
+use runway_client::cluster::{self, Cluster, only};
 use runway_client::components;
 use runway_client::documents::typed;
 use runway_client::manifests::roles::USERS;
@@ -145,7 +145,11 @@ impl<'a> Survey<'a> {
     /// # Errors
     /// The core is in another namespace, or the cluster cannot be read.
     pub async fn not_elsewhere(&self) -> Result<(), Error> {
-        let found = components::deployments(self.cluster).await?;
+        let found = match components::deployments(self.cluster).await {
+            // A user without this right lacks others, which are named together.
+            Err(cluster::Error::Forbidden { .. }) => return Ok(()),
+            found => found?,
+        };
         let is_core = |deployment: &&Deployment| deployment.name_any() == labels::CORE_MANAGER;
         let namespaces = found.iter().filter(is_core).filter_map(ResourceExt::namespace);
         match namespaces.into_iter().find(|namespace| namespace != NAMESPACE) {

@@ -177,7 +177,7 @@ fn on_hub(wish: &Wish, choices: &mut Vec<(&'static str, String, String)>) -> Res
     }
     let is_name = |part: &str| {
         let is_known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        !part.is_empty() && part.chars().all(is_known)
+        !part.is_empty() && !part.starts_with(['.', '-']) && part.chars().all(is_known)
     };
     let parts: Vec<&str> = wish.model.split('/').collect();
     if wish.model.contains("://") || matches!(parts[..], [owner, name] if is_name(owner) && is_name(name)) {

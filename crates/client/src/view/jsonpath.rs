@@ -16,7 +16,7 @@ enum Part {
     /// An expression, as RFC 9535 writes it.
     Path(String),
     /// A template for each value of an expression.
-    Range(String, Vec<Part>),
+    Range(String, Vec<Self>),
 }
 
 /// A text that is not a template.
@@ -124,7 +124,7 @@ fn path(given: &str) -> Result<String, Error> {
             "*" => out.push_str("[*]"),
             name => {
                 let name = name.replace('\\', "\\\\").replace('\'', "\\'");
-                out.push_str(&format!("['{name}']"));
+                out.extend(["['", name.as_str(), "']"]);
             }
         }
         rest = after;
