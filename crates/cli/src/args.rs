@@ -26,12 +26,13 @@ use crate::verbs::logs::LogsArgs;
 use crate::verbs::look::{EventsArgs, GetArgs, StatusArgs};
 use crate::verbs::migrate::MigrateArgs;
 use crate::verbs::offline::{RenderArgs, ValidateArgs};
+use crate::verbs::proxy::ProxyArgs;
 use crate::verbs::top::TopArgs;
 use crate::version::VersionArgs;
 
 /// Subcommands in groups, as the help shows them.
 const GROUPS: [(&str, &[&str]); 7] = [
-    ("Basic", &["deploy", "get", "status", "chat", "endpoint"]),
+    ("Basic", &["deploy", "get", "status", "chat", "proxy", "endpoint"]),
     ("Changes", &["scale", "edit", "pause", "resume", "migrate", "delete"]),
     (
         "Troubleshooting",
@@ -116,6 +117,12 @@ pub enum Command {
     /// to stdout; reasoning, calls of tools and the reason why an answer ended early are written to stderr. Requires permission
     /// to create services/proxy.
     Chat(ChatArgs),
+    /// Serve a model at an OpenAI address on this machine, for SDKs and tools
+    ///
+    /// Prints one line that sets OPENAI_BASE_URL and OPENAI_API_KEY, and passes requests on through the API server, as `chat` does. The
+    /// key is new each time; requests without it are rejected. Requires permission to create services/proxy, and to get it for GET
+    /// requests.
+    Proxy(ProxyArgs),
     /// Pause reconciliation of the given objects; their pods keep running, and deletion still works
     Pause(PauseArgs),
     /// Resume reconciliation of paused objects
@@ -126,7 +133,7 @@ pub enum Command {
     Scale(ScaleArgs),
     /// Edit an object in an editor, and send the changed fields
     ///
-    /// The editor is that of KUBE_EDITOR or EDITOR, or vi.
+    /// The editor is that of --editor, KUBE_EDITOR or EDITOR, or vi.
     Edit(EditArgs),
     /// Delete ModelDeployments or objects of another kind, and wait until the objects created for them are gone
     Delete(DeleteArgs),
@@ -206,7 +213,7 @@ pub enum AsyaSubcommand {
     Uninstall(RemoveArgs),
     /// Requests to asya-gateway.
     #[command(flatten)]
-    Gateway(AsyaCommand),
+    Gateway(Box<AsyaCommand>),
 }
 
 /// Subcommands of `controller`.

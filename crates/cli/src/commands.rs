@@ -28,6 +28,7 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
     match &line.command {
         Command::Render(args) => offline::render(args, stdin),
         Command::Validate(args) => offline::validate(args, stdin),
+        Command::Get(args) if args.watch => Box::pin(verbs::watch::watch(args, &line.client)).await,
         Command::Get(args) => look::get(args, &line.client, stdin).await,
         Command::Status(args) => look::status(args, &line.client, &mut Terminal { stdin }, look).await,
         Command::Events(args) => look::events(args, &line.client, stdin).await,
@@ -50,6 +51,12 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
                 terminal: io::stderr().is_terminal() && !line.no_color,
             };
             Ok(chat::chat(args, &cluster, &mut Terminal { stdin }, look).await?)
+        }
+        Command::Proxy(args) => {
+            let cluster = Cluster::connect_to_follow(&line.client)
+                .await
+                .map_err(verbs::Error::from)?;
+            Ok(verbs::proxy::proxy(args, &cluster, &mut Terminal { stdin }).await?)
         }
         Command::Deploy(args) => Box::pin(deploy::deploy(args, &line.client, &mut Terminal { stdin })).await,
         Command::Pause(args) | Command::Resume(args) => {

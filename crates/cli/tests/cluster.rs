@@ -317,7 +317,10 @@ async fn used_like_kubectl(kubeconfig: &Path, client: &Client, folder: &Path) ->
     std::fs::write(folder.join("editor"), "sed -i \"s/replicas: 4/replicas: $1/\" \"$2\"\n")?;
     expect(&edited(&format!("{editor} many")).await?, 1, "; the changes are in /")?;
     expect(&edited("/nowhere").await?, 1, "cannot run the editor '/nowhere'")?;
+    watched_and_deleted(kubeconfig, folder).await
+}
 
+async fn watched_and_deleted(kubeconfig: &Path, folder: &Path) -> Result<()> {
     let mut watch = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubeairunway"))
         .args(["get", "-w", "-l", "team=a", "--kubeconfig"])
         .arg(kubeconfig)

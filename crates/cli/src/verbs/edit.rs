@@ -28,6 +28,21 @@ pub struct EditArgs {
     /// Namespace; the namespace of the kubeconfig's current context if omitted
     #[arg(short, long)]
     pub namespace: Option<Namespace>,
+    /// Editor, with its arguments; that of EDITOR if omitted, or vi
+    #[arg(long, value_name = "COMMAND", env = "KUBE_EDITOR", hide_env_values = true)]
+    pub editor: Option<String>,
+    /// Editor for all programs.
+    #[arg(long, hide = true, env = "EDITOR", hide_env_values = true)]
+    pub usual_editor: Option<String>,
+}
+
+impl EditArgs {
+    fn editor(&self) -> &str {
+        let set = [&self.editor, &self.usual_editor].into_iter().flatten();
+        set.map(|text| text.trim())
+            .find(|text| !text.is_empty())
+            .unwrap_or("vi")
+    }
 }
 
 const INTRODUCTION: &str = "# Edit the object, save the file and close the editor. Without changes, nothing is sent.\n";
@@ -57,7 +72,7 @@ pub async fn edit(args: &EditArgs, cluster: &Cluster, terminal: &mut Terminal<'_
     let mut file = file.map_err(|e| failed(format!("cannot create a file: {e}")))?;
     let written = file.write_all(format!("{INTRODUCTION}{shown}").as_bytes());
     written.map_err(|e| failed(format!("cannot write a file: {e}")))?;
-    open(file.path()).map_err(failed)?;
+    open(args.editor(), file.path()).map_err(failed)?;
     let edited = fs::read_to_string(file.path()).map_err(|e| failed(format!("cannot read the edited file: {e}")))?;
     let kept = |reason: String, file: tempfile::NamedTempFile| {
         let kept = file
@@ -86,13 +101,8 @@ pub async fn edit(args: &EditArgs, cluster: &Cluster, terminal: &mut Terminal<'_
     Ok(Answer::default())
 }
 
-/// Runs the editor of `KUBE_EDITOR` or `EDITOR`, with its arguments; vi if neither is set.
-fn open(file: &Path) -> Result<(), String> {
-    let set = ["KUBE_EDITOR", "EDITOR"]
-        .into_iter()
-        .filter_map(|name| std::env::var(name).ok());
-    let editor = set.map(|value| value.trim().to_owned()).find(|value| !value.is_empty());
-    let editor = editor.unwrap_or_else(|| "vi".to_owned());
+/// Runs an editor, given with its arguments.
+fn open(editor: &str, file: &Path) -> Result<(), String> {
     let mut words = editor.split_whitespace();
     let program = words.next().unwrap_or("vi");
     match Command::new(program).args(words).arg(file).status() {

@@ -56,6 +56,9 @@ pub enum Error {
         /// Reason, and the file with the changes.
         reason: String,
     },
+    /// The address on this machine cannot be served.
+    #[error("cannot serve on this machine: {0}")]
+    Proxy(String),
     /// The object has no pods.
     #[error("{target} has no pods yet: to see why, run: kubeairunway {see}")]
     NoPods {

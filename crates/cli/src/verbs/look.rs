@@ -187,9 +187,6 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
         let text = "a name cannot be combined with --all-namespaces: use -n NAMESPACE";
         return Err(Error::Usage(text.to_owned()).into());
     }
-    if args.watch {
-        return Box::pin(super::watch::watch(args, &asked, client)).await;
-    }
     if asked.kind == Kind::ModelDeployment {
         return deployments(args, asked.name.as_ref(), client, stdin).await;
     }

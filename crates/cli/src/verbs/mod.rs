@@ -14,6 +14,7 @@
 //! | [`look`] | `get`, `status` and `events` of every kind |
 //! | [`migrate`] | `migrate` |
 //! | [`offline`] | `render`, `validate` |
+//! | [`proxy`] | `proxy` |
 //! | [`selection`] | objects that a verb applies to |
 //! | [`top`] | `top` |
 //! | [`wait`] | the flag `--wait` |
@@ -33,6 +34,7 @@ pub mod logs;
 pub mod look;
 pub mod migrate;
 pub mod offline;
+pub mod proxy;
 pub mod selection;
 pub mod surge;
 pub mod top;

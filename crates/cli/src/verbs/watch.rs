@@ -15,7 +15,7 @@ use runway_operator::client::ClientArgs;
 use serde_json::{Value, json};
 
 use super::Error;
-use super::look::{Asked, GetArgs};
+use super::look::{Asked, GetArgs, asked};
 use crate::answer::{self, Answer};
 use crate::terminal::print;
 
@@ -26,7 +26,8 @@ type Key = (Option<String>, String);
 ///
 /// # Errors
 /// The cluster cannot be reached, or rejects the request.
-pub async fn watch(args: &GetArgs, asked: &Asked, client: &ClientArgs) -> Result<Answer, answer::Error> {
+pub async fn watch(args: &GetArgs, client: &ClientArgs) -> Result<Answer, answer::Error> {
+    let asked = &asked(args.what.as_ref(), args.name.as_ref())?;
     let cluster = Cluster::connect_to_follow(client).await.map_err(Error::from)?;
     let here = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
     let namespace = Some(here).filter(|_| !args.all_namespaces && asked.kind.is_namespaced());
