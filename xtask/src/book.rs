@@ -136,7 +136,7 @@ fn in_folder(page: &str) -> Result<BTreeSet<String>> {
     {
         for entry in fs::read_dir(shell::root().join(folder))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if name.ends_with(".md") && name != "README.md" {
+            if name != "README.md" {
                 pages.insert(format!("{folder}/{name}"));
             }
         }
@@ -187,6 +187,14 @@ pub(crate) fn missing() -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_pages_are_chapters_below_their_own_page() {
+        let records = in_folder("docs/project/adr/README.md").unwrap();
+        assert!(records.len() > 30 && !records.contains("docs/project/adr/README.md"));
+        assert!(in_folder("README.md").unwrap().is_empty());
+        assert!(in_folder("docs/project/style.md").unwrap().is_empty());
+    }
 
     #[test]
     fn links_out_of_the_book_lead_to_the_forge() {
