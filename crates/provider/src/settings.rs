@@ -45,6 +45,7 @@ impl From<serde_path_to_error::Error<serde_json::Error>> for InvalidSettings {
 pub(crate) struct CommonSettings {
     /// Seconds in which a model has to answer the request that it is sent after its rollout, from 1 to 3600. The limit doubles with
     /// each attempt, up to an hour. Default: 10.
+    #[schemars(range(min = 1, max = 3600))]
     answer_timeout_seconds: AnswerTimeout,
 }
 
@@ -63,7 +64,10 @@ impl CommonSettings {
 
     /// JSON schemas of the settings, by name.
     pub(crate) fn properties() -> Map<String, Value> {
-        let schema = schemars::schema_for!(Self);
+        let schema = schemars::generate::SchemaSettings::openapi3()
+            .with(|settings| settings.inline_subschemas = true)
+            .into_generator()
+            .into_root_schema_for::<Self>();
         let properties = schema.get("properties").and_then(Value::as_object);
         properties.cloned().unwrap_or_default()
     }
