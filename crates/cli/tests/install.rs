@@ -18,7 +18,7 @@ use kube::{Api, Client, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
 use runway_client::manifests::{self, NAMESPACE, Release};
 use runway_testbed::apply::api_of;
-use runway_testbed::{ControlPlane, Options, binaries, eventually};
+use runway_testbed::{ControlPlane, Options, eventually};
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -614,68 +614,6 @@ async fn roles_are_checked(admin: &Path, client: &Client) -> Result<()> {
         0,
         "create  RoleBinding/direct-provider in team-b",
     )
-}
-
-/// The real Helm: the settings are a hook, because the CRD comes with the chart and the provider creates the object.
-#[tokio::test]
-async fn the_chart_applies_settings_and_keeps_the_registration() -> Result<()> {
-    let cluster = ControlPlane::start(Options::default()).await?;
-    let client = cluster.admin_client().await?;
-    let kubeconfig = cluster.admin()?;
-    let (program, home) = (binaries::helm()?, tempfile::tempdir()?);
-    let helm = async |verb: &str, set: &[&str]| -> Result<()> {
-        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/charts/kubeairunway");
-        let output = tokio::process::Command::new(&program)
-            .args([
-                verb,
-                "kubeairunway",
-                chart,
-                "--namespace",
-                NAMESPACE,
-                "--create-namespace",
-            ])
-            .args(set.iter().flat_map(|set| ["--set", set]))
-            .env("HOME", home.path())
-            .env("KUBECONFIG", &kubeconfig)
-            .output()
-            .await?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
-    };
-    let configs: Api<InferenceProviderConfig> = Api::all(client);
-    let settings = async || -> Result<Value> { Ok(json!(configs.get("direct").await?.spec.settings)) };
-
-    helm(
-        "install",
-        &["providers.direct.settings.registryMirror=registry.example.com"],
-    )
-    .await?;
-    ensure!(settings().await? == json!({ "registryMirror": "registry.example.com" }));
-    // The provider registers.
-    let registration = json!({
-        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": { "name": "direct" },
-        "spec": { "capabilities": { "engines": ["vllm"] } },
-    });
-    let provider = PatchParams::apply("direct-provider");
-    configs.patch("direct", &provider, &Patch::Apply(registration)).await?;
-
-    helm(
-        "upgrade",
-        &["providers.direct.settings.registryMirror=other.example.com"],
-    )
-    .await?;
-    ensure!(settings().await? == json!({ "registryMirror": "other.example.com" }));
-    helm("upgrade", &[]).await?;
-    ensure!(
-        settings().await? == json!({ "registryMirror": "other.example.com" }),
-        "not kept"
-    );
-    let capabilities = configs.get("direct").await?.spec.capabilities;
-    ensure!(
-        capabilities.engines == ["vllm"],
-        "the registration is gone: {capabilities:?}"
-    );
-    cluster.stop().await
 }
 
 /// The error names each missing permission. Rejections that only the server can predict come from its dry run.

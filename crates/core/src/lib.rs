@@ -27,6 +27,7 @@ pub mod rules;
 mod run;
 pub mod selection;
 pub mod serve;
+pub mod task;
 
 pub use access::{access, access_in_namespace};
 pub use registry::Registry;

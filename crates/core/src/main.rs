@@ -7,6 +7,7 @@ use clap::Parser;
 use runway_api::labels;
 use runway_core::Registry;
 use runway_core::serve::{self, WebhookArgs};
+use runway_core::task::Task;
 use runway_operator::process::{self, ControllerArgs, Process};
 
 /// Validate ModelDeployments, set defaults and select their provider
@@ -20,12 +21,21 @@ struct Args {
     enable_provider_selector: bool,
     #[command(flatten)]
     webhook: WebhookArgs,
+    /// Act once instead of running the controller
+    #[command(subcommand)]
+    task: Option<Task>,
 }
 
 // The number of threads that a controller needs, independent of the node's cores.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(task) = &args.task {
+        return process::task(&args.process, async |client, namespaces| {
+            task.run(&client, &namespaces).await
+        })
+        .await;
+    }
     process::controller(labels::CORE_MANAGER, "core", &args.process, async |process| {
         run(process, &args).await
     })

@@ -184,6 +184,23 @@ where
     main(name, provider, args, None, body).await
 }
 
+/// Main function of a task: it acts once, with the client alone, and ends.
+pub async fn task<E>(args: &ControllerArgs, body: impl AsyncFnOnce(Client, Namespaces) -> Result<(), E>) -> ExitCode
+where
+    E: std::error::Error + 'static,
+{
+    telemetry::init(&args.process.log);
+    install_crypto();
+    let client = async {
+        let config = args.process.client.config().await?;
+        Client::try_from(config).map_err(|error| client::Error::Client(Box::new(error)))
+    };
+    match client.await {
+        Ok(client) => telemetry::exit(body(client, args.scope.watch_namespaces.clone())).await,
+        Err(error) => telemetry::exit(std::future::ready(Err(error))).await,
+    }
+}
+
 async fn main<E>(
     name: &str,
     provider: &str,

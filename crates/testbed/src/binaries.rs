@@ -93,6 +93,17 @@ const HELM: Module = Module {
     tags: "",
     cgo: false,
 };
+/// The older major version of Helm, which many installations use.
+const HELM_3: Module = Module {
+    name: "helm3",
+    go_mod: include_str!("../helm3/go.mod"),
+    go_sum: include_str!("../helm3/go.sum"),
+    // Without these, it renders for Kubernetes 1.20.
+    ldflags: "-s -w \
+        -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 \
+        -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36",
+    ..HELM
+};
 
 /// For tests of signing in.
 const DEX: Module = Module {
@@ -175,6 +186,11 @@ const HELM_COMMAND: Program = Program {
     name: "helm",
     package: "helm.sh/helm/v4/cmd/helm",
     module: &HELM,
+};
+const HELM_3_COMMAND: Program = Program {
+    name: "helm",
+    package: "helm.sh/helm/v3/cmd/helm",
+    module: &HELM_3,
 };
 const DEX_SERVER: Program = Program {
     name: "dex",
@@ -359,11 +375,15 @@ pub(crate) fn kube_scheduler() -> Result<PathBuf> {
     Ok(KUBE_SCHEDULER.path(&cache))
 }
 
-/// Path of Helm, which is built if it is missing. Blocking; takes minutes the first time.
-pub fn helm() -> Result<PathBuf> {
+/// Paths of Helm 3 and Helm 4, which are built if they are missing. Blocking; takes minutes the first time.
+///
+/// # Errors
+///
+/// If Go is missing or a build fails.
+pub fn helm() -> Result<[PathBuf; 2]> {
     let cache = cache_folder()?;
-    build_missing(&cache, &[&HELM_COMMAND])?;
-    Ok(HELM_COMMAND.path(&cache))
+    build_missing(&cache, &[&HELM_3_COMMAND, &HELM_COMMAND])?;
+    Ok([&HELM_3_COMMAND, &HELM_COMMAND].map(|helm| helm.path(&cache)))
 }
 
 /// Path of Prometheus' promtool, which is installed if it is missing; `None` if that is not possible: `what` is skipped and reported. Blocking.

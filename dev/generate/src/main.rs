@@ -19,7 +19,7 @@ use runway_dev_release::krew;
 use runway_dev_release::yaml::documents;
 use runway_dev_support::shell::root;
 
-use deploy::{argocd, chart, kustomize, rules};
+use deploy::{argocd, chart, kustomize, monitoring};
 use docs::{api, changes, command, images, metrics, permissions, reference, settings, status, versions};
 
 /// Development tasks of this repository.
@@ -110,7 +110,7 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push((images::PATH.to_owned(), images::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));
     files.push((permissions::PATH.to_owned(), permissions::page()?));
-    files.push((rules::PATH.to_owned(), rules::rules()?));
+    files.extend(monitoring::files()?);
     files.push((page::PATH.to_owned(), page::page()));
     files.extend(command::pages());
     Ok(files)
@@ -147,6 +147,8 @@ fn kustomize(components: &[Component]) -> Result<Vec<(String, String)>> {
     folders.push(("monitoring", added(components, &release, &monitored)));
     folders.push(("engine-monitoring", added(components, &release, &of_engines)));
     folders.push(("provider-policy", added(components, &release, &guarded)));
+    folders.push(("monitoring-rules", monitoring::rules()?));
+    folders.push(("dashboards", monitoring::dashboards()?));
     folders.push(("model-network-policy", manifests::models::network_policies()));
     for (name, objects) in folders {
         files.push(kustomization(&format!("{name}/"), &["objects.yaml"])?);

@@ -2,5 +2,6 @@
 
 pub(crate) mod argocd;
 pub(crate) mod chart;
+mod engines;
 pub(crate) mod kustomize;
-pub(crate) mod rules;
+pub(crate) mod monitoring;

@@ -1,18 +1,14 @@
 //! Recording rules over the metrics of all engines: one series for each ModelDeployment, whatever its engine is. Dashboard and
 //! alerts use them.
 
-use anyhow::Result;
 use runway_api::labels::{MANAGED_BY, MANAGED_BY_VALUE};
 use runway_client::engines::{ENGINES, Engine};
 use runway_client::manifests::NAMESPACE;
 use runway_client::manifests::engines::MODEL_LABEL;
-use runway_dev_release::yaml::documents;
 use serde_json::{Value, json};
 
-/// Path of the PrometheusRule.
-pub(crate) const PATH: &str = "deploy/monitoring/engines.yaml";
-
-pub(crate) fn rules() -> Result<String> {
+/// The PrometheusRule.
+pub(crate) fn rules() -> Value {
     let by = format!("namespace, {MODEL_LABEL}");
     let all = [
         rule(
@@ -36,7 +32,7 @@ pub(crate) fn rules() -> Result<String> {
             &format!("sum by ({by}, le) (rate({}[5m]))", selector(buckets)),
         ),
     ];
-    documents(&[json!({
+    json!({
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": {
@@ -45,7 +41,7 @@ pub(crate) fn rules() -> Result<String> {
             "labels": { MANAGED_BY: MANAGED_BY_VALUE },
         },
         "spec": { "groups": [{ "name": "kubeairunway-engine-metrics", "rules": all }] },
-    })])
+    })
 }
 
 fn rule(record: &str, expression: &str) -> Value {
