@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -522,6 +523,41 @@ fn each_component_can_be_switched_off() -> Result<()> {
         "{left:?}"
     );
     Ok(())
+}
+
+#[tokio::test]
+async fn kustomize_installs_into_any_namespace() -> Result<()> {
+    let rendered = run(
+        &Binaries::ensure()?.kubectl,
+        &["kustomize", "kustomize-other-namespace"],
+    )?;
+    let wanted = serde_json::to_string(&of_the_command(&Release::default())?)?;
+    let wanted: Objects = serde_json::from_str(&wanted.replace(manifests::NAMESPACE, "ai-platform"))?;
+    let found = objects(&rendered)?.into_iter().map(|(id, mut object)| {
+        // kustomize does not know that policies have no namespace. The API server drops it, see below.
+        if !id.contains(" ValidatingAdmissionPolicy") {
+            return (id, object);
+        }
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("namespace");
+        }
+        (id.trim_start_matches("ai-platform").to_owned(), object)
+    });
+    same("kustomize", &found.collect(), &wanted)?;
+
+    let cluster = ControlPlane::start(Options::default()).await?;
+    let overlay = deploy().join("kustomize-other-namespace");
+    let mut kubectl = cluster.kubectl()?;
+    let output = kubectl
+        .args(["apply", "--server-side", "-k"])
+        .arg(overlay)
+        .output()
+        .await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.admin_client().await?);
+    let policy = policies.get(manifests::confinement::POLICY).await?;
+    ensure!(policy.namespace().is_none());
+    cluster.stop().await
 }
 
 #[test]

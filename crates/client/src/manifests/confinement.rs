@@ -27,10 +27,14 @@ const WRITES: [&str; 4] = ["create", "delete", "patch", "update"];
 /// The policy for the accounts of these components, and its binding.
 pub fn policy<'a>(components: impl Iterator<Item = &'a Component>) -> Vec<DynamicObject> {
     let components: Vec<&Component> = components.collect();
-    let accounts: Vec<String> = components
-        .iter()
-        .map(|component| format!("system:serviceaccount:{NAMESPACE}:{}", component.name))
-        .collect();
+    let accounts: Vec<&str> = components.iter().map(|component| component.name.as_str()).collect();
+    // In each expression the namespace is the first text in quotes, so that kustomize can replace it.
+    let account = format!(
+        "has(request.userInfo.username) && \
+         ['{NAMESPACE}'].exists(own, request.userInfo.username.startsWith('system:serviceaccount:' + own + ':')) && \
+         request.userInfo.username.split(':')[3] in {}",
+        list(&accounts)
+    );
     let own: BTreeSet<String> = components.iter().flat_map(|component| written(component)).collect();
     let guarded = format!("request.namespace == '{NAMESPACE}' || request.namespace.startsWith('kube-')");
     let policy = json!({
@@ -47,7 +51,7 @@ pub fn policy<'a>(components: impl Iterator<Item = &'a Component>) -> Vec<Dynami
                 "scope": "Namespaced",
             }]},
             "matchConditions": [
-                { "name": "account", "expression": format!("has(request.userInfo.username) && request.userInfo.username in {}", list(&accounts)) },
+                { "name": "account", "expression": account },
                 { "name": "namespace", "expression": format!("has(request.namespace) && ({guarded})") },
                 { "name": "group", "expression": format!("!(request.resource.group in {})", list(&EVERYWHERE)) },
             ],

@@ -1,15 +1,17 @@
-//! Parts of kustomize for choices of an installation, and an example of an installation for two namespaces.
+//! Parts of kustomize for choices of an installation, and examples of installations for two namespaces and in another namespace.
 
 use anyhow::Result;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use runway_api::labels;
-use runway_client::manifests::{AGGREGATE, Component, Identity};
+use runway_client::manifests::{AGGREGATE, Component, Identity, confinement};
 use runway_dev_release::yaml::documents;
 use runway_operator::scope::Namespaces;
 use serde_json::{Value, json};
 
-/// Folder of the example.
+/// Folder of the example for another namespace.
+const ELSEWHERE: &str = "deploy/kustomize-other-namespace";
+/// Folder of the example for namespaces.
 const EXAMPLE: &str = "deploy/kustomize-namespaced";
 /// Namespaces of the example.
 const TEAMS: [&str; 2] = ["team-a", "team-b"];
@@ -45,6 +47,7 @@ pub(crate) fn files(components: &[Component]) -> Result<Vec<(String, String)>> {
             component(&json!(not_aggregated(components)))?,
         ),
         (format!("{EXAMPLE}/kustomization.yaml"), example(&namespaces)?),
+        (format!("{ELSEWHERE}/kustomization.yaml"), elsewhere()?),
     ];
     for team in TEAMS {
         let object = json!({ "namespace": team, "resources": ["../../kustomize/namespaced-roles"] });
@@ -83,6 +86,24 @@ fn example(namespaces: &Namespaces) -> Result<String> {
             { "target": { "kind": "Deployment", "labelSelector": ours }, "patch": argument.to_string() },
             { "target": { "kind": "(Mutating|Validating)WebhookConfiguration" }, "patch": selector.to_string() },
         ],
+    }))
+}
+
+/// An overlay for another namespace than the default one: `namespace` does not change the expressions of the confinement.
+fn elsewhere() -> Result<String> {
+    let expressions =
+        ["matchConditions.0", "matchConditions.1", "validations.0"].map(|path| format!("spec.{path}.expression"));
+    kustomization(&json!({
+        "namespace": "ai-platform",
+        "resources": ["../kustomize"],
+        "replacements": [{
+            "source": { "kind": "Deployment", "name": labels::CORE_MANAGER, "fieldPath": "metadata.namespace" },
+            "targets": [{
+                "select": { "kind": "ValidatingAdmissionPolicy", "name": confinement::POLICY },
+                "fieldPaths": expressions,
+                "options": { "delimiter": "'", "index": 1 },
+            }],
+        }],
     }))
 }
 
