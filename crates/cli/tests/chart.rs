@@ -12,7 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
-use runway_api::{InferenceProviderConfig, ModelDeployment, labels};
+use runway_api::{AsyncActor, InferenceProviderConfig, ModelDeployment, labels};
 use runway_core::task::Task;
 use runway_operator::scope::ScopeArgs;
 use runway_testbed::{ControlPlane, Options, PATIENCE, binaries, eventually, tokens};
@@ -135,7 +135,14 @@ async fn with_each_helm(run: impl AsyncFn(&Stage) -> Result<()>) -> Result<()> {
             kubeconfig: cluster.admin()?,
             client: cluster.admin_client().await?,
         };
-        run(&stage).await.context(version)?;
+        // The pods of Jobs comply with Pod Security.
+        let restricted = json!({ "metadata": { "name": NAMESPACE,
+            "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
+        let restricted: Namespace = serde_json::from_value(restricted)?;
+        Api::all(stage.client.clone())
+            .create(&PostParams::default(), &restricted)
+            .await?;
+        Box::pin(run(&stage)).await.context(version)?;
         cluster.stop().await?;
     }
     Ok(())
@@ -179,7 +186,7 @@ async fn the_chart_applies_settings_and_keeps_the_registration() -> Result<()> {
 #[tokio::test]
 async fn uninstallation_waits_for_models_and_another_release_adopts_what_stays() -> Result<()> {
     with_each_helm(async |stage| {
-        stage.done(&["install", "runway", CHART, "-n", NAMESPACE, "--create-namespace"]).await?;
+        stage.done(&["install", "runway", CHART, "-n", NAMESPACE]).await?;
         let team: Namespace = serde_json::from_value(json!({ "metadata": { "name": "team-a" } }))?;
         Api::all(stage.client.clone()).create(&PostParams::default(), &team).await?;
         let models: Api<ModelDeployment> = Api::namespaced(stage.client.clone(), "team-a");
@@ -189,13 +196,27 @@ async fn uninstallation_waits_for_models_and_another_release_adopts_what_stays()
             "spec": { "model": { "id": "google/gemma-3-1b-it", "source": "huggingface" }, "engine": { "type": "llamacpp" } },
         }))?;
         models.create(&PostParams::default(), &model).await?;
+        let actors: Api<AsyncActor> = Api::namespaced(stage.client.clone(), "team-a");
+        let actor = serde_json::from_value(json!({
+            "apiVersion": "asya.sh/v1alpha1", "kind": "AsyncActor",
+            "metadata": { "name": "scale", "finalizers": [labels::ASYA_FINALIZER] },
+            "spec": { "transport": "rabbitmq", "workload": { "template": { "spec": { "containers": [
+                { "name": "asya-runtime", "image": "handlers:1" },
+            ] } } } },
+        }))?;
+        actors.create(&PostParams::default(), &actor).await?;
 
         // Nothing is deleted.
         let before = stage.deployments(NAMESPACE).await?;
         let (output, messages) = stage.helm(&["uninstall", "runway", "-n", NAMESPACE]).await?;
         ensure!(!output.status.success() && stage.deployments(NAMESPACE).await? == before, "{output:?}");
         let message = messages.first().context("no message")?;
-        for part in ["1 object", "ModelDeployment team-a/gemma", "kubectl delete modeldeployments", "--no-hooks"] {
+        for part in [
+            "would leave 2 objects",
+            "ModelDeployment team-a/gemma, AsyncActor team-a/scale",
+            "`kubectl delete modeldeployments,asyncactors --all --all-namespaces`",
+            "`helm uninstall --no-hooks`",
+        ] {
             ensure!(message.contains(part), "{message}");
         }
         // Helm records the attempt; until a rollback to the same revision it refuses upgrades.
@@ -205,7 +226,12 @@ async fn uninstallation_waits_for_models_and_another_release_adopts_what_stays()
         // The controllers complete the deletion.
         models.delete("gemma", &DeleteParams::default()).await?;
         let free = json!({ "metadata": { "finalizers": null } });
-        models.patch("gemma", &PatchParams::default(), &Patch::Merge(free)).await?;
+        models.patch("gemma", &PatchParams::default(), &Patch::Merge(&free)).await?;
+        let (output, messages) = stage.helm(&["uninstall", "runway", "-n", NAMESPACE]).await?;
+        let message = messages.first().context("no message")?;
+        ensure!(!output.status.success() && message.contains("1 object whose"), "{message}");
+        actors.delete("scale", &DeleteParams::default()).await?;
+        actors.patch("scale", &PatchParams::default(), &Patch::Merge(&free)).await?;
         stage.done(&["uninstall", "runway", "-n", NAMESPACE]).await?;
         ensure!(stage.owner().await? == "runway", "CRDs do not stay");
         eventually(PATIENCE, async || {

@@ -49,13 +49,13 @@ pub enum Task {
 pub enum Error {
     /// Objects exist that would never be deleted.
     #[error(
-        "uninstalling the controllers now would leave {count} objects whose deletion never completes, because only the controllers remove \
+        "uninstalling the controllers now would leave {count} whose deletion never completes, because only the controllers remove \
          the finalizer: {names}; delete them first with `kubectl delete {kinds} --all --all-namespaces`, or keep them by \
          `helm uninstall --no-hooks`"
     )]
     Remaining {
-        /// Number of objects.
-        count: usize,
+        /// Number of objects, such as "3 objects".
+        count: String,
         /// Some of them.
         names: String,
         /// Their kinds, as arguments of kubectl.
@@ -129,7 +129,10 @@ async fn check_uninstall(client: &Client, namespaces: &Namespaces, kinds: &[Stri
         shown.push_str(", …");
     }
     Err(Error::Remaining {
-        count: names.len(),
+        count: match names.len() {
+            1 => "1 object".to_owned(),
+            many => format!("{many} objects"),
+        },
         names: shown,
         kinds: found.join(","),
     })
