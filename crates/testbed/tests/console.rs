@@ -938,7 +938,8 @@ async fn an_actor_and_a_distribution_are_edited_paused_resumed_and_deleted() -> 
         };
         is_edited(&user, page).await?;
         let edited = cluster.get(&target, &cluster.namespace).await?;
-        ensure!(edited.labels().contains_key("edited"), "{edited:?}");
+        let labels = edited.metadata.labels.unwrap_or_default();
+        ensure!(labels.contains_key("edited"), "{labels:?}");
         shows(&format!("action=\"{page}/pause\"")).await?;
         let paused = user.post(&format!("{page}/pause"), &[]).await?;
         ensure!(
