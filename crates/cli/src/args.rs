@@ -205,7 +205,7 @@ pub enum Command {
 pub enum AsyaSubcommand {
     /// Install or upgrade the operator of AsyncActors, with its CRD
     ///
-    /// It has the version of the installed core controller, unless --image-tag is given. Then configure a transport: see docs/asya.md.
+    /// It has the version of the installed core controller, unless --image-tag is given. Then configure a transport: see docs/how-to/asya.md.
     Install(Box<InstallArgs>),
     /// Remove the operator of AsyncActors
     ///

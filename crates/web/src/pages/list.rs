@@ -63,7 +63,7 @@ pub struct List<K> {
 }
 
 impl<K: Listed> List<K> {
-    /// The page of a list that was asked for.
+    /// The requested page of a list.
     pub fn new(path: &'static str, all: Vec<Arc<K>>, asked: Asked) -> Self {
         let namespaces = all.iter().filter_map(|item| item.namespace()).collect();
         let phases = all.iter().map(|item| item.phase()).collect();
