@@ -94,7 +94,7 @@ pub enum Command {
     Validate(ValidateArgs),
     /// List ModelDeployments, or objects of another kind
     ///
-    /// Forms: get [NAME], get KIND [NAME], get KIND/NAME. Kinds: md (ModelDeployments), asya (AsyncActors), llsd (LlamaStackDistributions), ipc (InferenceProviderConfigs, the
+    /// Forms: `get [NAME]`, `get KIND [NAME]`, `get KIND/NAME`. Kinds: md (ModelDeployments), asya (AsyncActors), llsd (LlamaStackDistributions), ipc (InferenceProviderConfigs, the
     /// registered providers).
     Get(GetArgs),
     /// Show the state of a ModelDeployment, what it is waiting for, and how to reach it
