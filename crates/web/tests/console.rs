@@ -592,7 +592,7 @@ fn manifest_with_an_error_is_shown_with_its_line_and_nothing_is_sent() {
         (
             "actors",
             "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n".to_owned(),
-            "not a KubeAIRunway resource",
+            "this page is about AsyncActor",
         ),
     ] {
         let sent: String = form_urlencoded::byte_serialize(manifest.as_bytes()).collect();

@@ -10,7 +10,7 @@ use kube::api::PostParams;
 use kube::core::DynamicObject;
 use runway_api::{Name, Namespace};
 use runway_client::diagnostic::Level;
-use runway_client::documents::Documents;
+use runway_client::documents::{Document, Documents};
 use runway_client::target::Kind;
 use runway_client::validate::validate;
 use runway_operator::telemetry::chain;
@@ -184,49 +184,47 @@ impl<'a> Draft<'a> {
     fn read(&mut self) -> Option<DynamicObject> {
         let mut documents = Documents::default();
         documents.take_in_text(TEXT, &self.text);
-        let found = documents.found.clone();
-        for line in validate(documents, clock::now()).lines() {
-            match line.level {
-                Level::Error => self.faults.push(line.body()),
-                Level::Warning | Level::Note => self.warnings.push(line.body()),
+        if documents.errors.is_empty() {
+            self.faults.extend(self.mismatch(&documents.found));
+        }
+        let value = documents.found.first().map(|document| document.value.clone());
+        if self.faults.is_empty() {
+            for line in validate(documents, clock::now()).lines() {
+                match line.level {
+                    Level::Error => self.faults.push(line.body()),
+                    Level::Warning | Level::Note => self.warnings.push(line.body()),
+                }
             }
         }
-        if !self.faults.is_empty() {
-            return None;
-        }
-        let [document] = found.as_slice() else {
-            self.faults
-                .push(format!("the manifest has {} objects: write one", found.len()));
-            return None;
-        };
-        let mut object: DynamicObject = match serde_json::from_value(document.value.clone()) {
+        let mut object: DynamicObject = match serde_json::from_value(value?) {
             Ok(object) => object,
             Err(error) => {
                 self.faults.push(error.to_string());
                 return None;
             }
         };
-        let namespace = object
-            .metadata
-            .namespace
-            .get_or_insert_with(|| self.session.view.home.to_string());
-        let namespace = namespace.clone();
+        let home = &self.session.view.home;
+        object.metadata.namespace.get_or_insert_with(|| home.to_string());
+        object.metadata.resource_version = Some(self.version.clone()).filter(|version| !version.is_empty());
+        self.faults.is_empty().then_some(object)
+    }
+
+    /// Reason why a text is not about the object of the page.
+    fn mismatch(&self, found: &[Document]) -> Option<String> {
+        let [document] = found else {
+            return Some(format!("the manifest has {} objects: write one", found.len()));
+        };
         let expected = self.kind.resource();
-        let types = object.types.clone().unwrap_or_default();
-        let same_kind = types.kind == expected.kind && types.api_version == expected.api_version;
-        if !same_kind {
-            let text = format!("kind: this page is about {} of {}", expected.kind, expected.api_version);
-            self.faults.push(text);
-        } else if let Some((home, name)) = &self.live
-            && (namespace != home.as_str() || object.name_any() != name.as_str())
-        {
-            let text = format!("metadata: name and namespace cannot change; they are '{name}' in '{home}'");
-            self.faults.push(text);
-        } else {
-            object.metadata.resource_version = Some(self.version.clone()).filter(|version| !version.is_empty());
-            return Some(object);
+        if (document.group(), document.kind()) != (&expected.group, &expected.kind) {
+            return Some(format!(
+                "kind: this page is about {} of {}",
+                expected.kind, expected.api_version
+            ));
         }
-        None
+        let (home, name) = self.live.as_ref()?;
+        let is_same =
+            document.name() == name.as_str() && document.namespace().unwrap_or(home.as_str()) == home.as_str();
+        (!is_same).then(|| format!("metadata: name and namespace cannot change; they are '{name}' in '{home}'"))
     }
 
     async fn send(&mut self, object: &DynamicObject, dry_run: bool) -> Result<(), StatusCode> {
