@@ -38,6 +38,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use parking_lot::Mutex;
 use runway_operator::access::rule;
+use runway_operator::telemetry::chain;
 use runway_operator::{audit, clock};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
@@ -387,7 +388,7 @@ impl Callers {
     async fn answer<T>(&self, question: impl Future<Output = kube::Result<T>>) -> Result<T, Error> {
         match timeout(self.options.patience, question).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(Error::Unavailable(error.to_string())),
+            Ok(Err(error)) => Err(Error::Unavailable(chain(&error))),
             Err(_) => Err(Error::Unavailable(format!(
                 "the API server does not answer within {:?}",
                 self.options.patience

@@ -28,7 +28,7 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// A diagnostic from an error whose text names the object.
-    pub fn error(error: &impl std::error::Error) -> Self {
+    pub fn error(error: &(impl std::error::Error + 'static)) -> Self {
         Self {
             level: Level::Error,
             subject: None,

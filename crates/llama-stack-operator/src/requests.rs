@@ -90,7 +90,7 @@ impl Requests {
     }
 
     async fn exchange<T: DeserializeOwned>(&self, method: Method, url: &str, body: String) -> Result<T, Failure> {
-        let said = |error: &dyn std::error::Error| Failure::new(format!("{url}: {}", chain(error)));
+        let said = |error: &(dyn std::error::Error + 'static)| Failure::new(format!("{url}: {}", chain(error)));
         let request = Request::builder().method(method).uri(url);
         let request = request.header(CONTENT_TYPE, "application/json").body(body);
         let request = request.map_err(|_| Failure::new(format!("{url} is not a URL")))?;

@@ -43,15 +43,45 @@ pub async fn exit<E: std::error::Error + 'static>(body: impl Future<Output = Res
 }
 
 /// An error with its causes. kube's messages contain their causes already, so that repetitions are omitted.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = message(error);
     let mut source = error.source();
     while let Some(cause) = source {
-        let cause_text = cause.to_string();
+        let cause_text = message(cause);
         if !text.contains(&cause_text) {
             text = format!("{text}: {cause_text}");
         }
         source = cause.source();
     }
     text
+}
+
+/// Message of one error. kube's adds the whole response of the API server in Debug form.
+fn message(error: &(dyn std::error::Error + 'static)) -> String {
+    let boxed = error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref);
+    match error.downcast_ref::<kube::Error>().or(boxed) {
+        Some(kube::Error::Api(status)) if !status.message.is_empty() => status.message.clone(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read Pod 'a'")]
+    struct Failed {
+        source: Box<kube::Error>,
+    }
+
+    #[test]
+    fn response_of_the_api_server_is_its_message() {
+        let api = || kube::Error::Api(Status::failure("pods \"a\" not found", "NotFound").with_code(404).boxed());
+        assert_eq!(chain(&api()), "pods \"a\" not found");
+        let failed = Failed { source: Box::new(api()) };
+        assert_eq!(chain(&failed), "cannot read Pod 'a': pods \"a\" not found");
+    }
 }

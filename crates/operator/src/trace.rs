@@ -200,7 +200,7 @@ impl Recording {
     }
 
     /// Marks the span as failed.
-    pub fn failed(&mut self, error: &dyn std::error::Error) {
+    pub fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
         self.span.set_status(Status::error(crate::telemetry::chain(error)));
     }
 

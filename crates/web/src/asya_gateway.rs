@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Error, Place};
+use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Error, Place, without_token};
 use runway_operator::telemetry::chain;
 use tokio::time::timeout;
 
@@ -45,7 +45,7 @@ impl From<Error> for Failed {
         match &error {
             Error::NoToken => Self::because(
                 StatusCode::FORBIDDEN,
-                "asya-gateway identifies users by a token, and you are signed in without one",
+                "asya-gateway identifies users by a token, and you are signed in without one: sign in with the token of a ServiceAccount, from `kubectl create token NAME`",
             ),
             Error::Unreachable { place, message } => {
                 let text = format!(
@@ -74,7 +74,10 @@ pub async fn ask<T>(
         .parse()
         .map_err(|invalid: String| Failed::because(StatusCode::INTERNAL_SERVER_ERROR, invalid))?;
     let asked = async {
-        let authorization = view.credential().authorization().await?;
+        let authorization = match view.credential().authorization().await {
+            Err(Error::NoToken) => return Err(without_token(&cluster, &place).await),
+            had => had?,
+        };
         question(&AsyaGateway::with(&cluster, &place, authorization)).await
     };
     let Ok(answer) = timeout(limit, asked).await else {

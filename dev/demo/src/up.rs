@@ -119,9 +119,11 @@ async fn on_our_own(args: &Args, programs: &Programs) -> Result<()> {
         started.stop().await?;
     } else {
         let left_up = started.detach()?;
+        let command = programs.path("kubeairunway");
         println!(
-            "\nEverything stays up. To look at it in a browser, to use it in a terminal, and to end it:\n\n  {console}\n  export KUBECONFIG={}\n  cargo xtask down",
-            kubeconfig.display()
+            "\nEverything stays up. To look at it in a browser, to use it in a terminal, and to end it:\n\n  {console}\n  export KUBECONFIG={} PATH={}:$PATH\n  cargo xtask down",
+            kubeconfig.display(),
+            command.parent().unwrap_or(&command).display()
         );
         println!("\nLogs are in {}", left_up.dir.display());
     }

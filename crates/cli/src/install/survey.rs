@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
-use runway_api::labels;
+use runway_api::{Namespace, labels};
 
 use super::args::Step;
 use super::{Error, kinds};
@@ -309,7 +310,11 @@ impl<'a> Survey<'a> {
                     Some(_) => {}
                 }
             }
-            if let Some(whose) = live.as_ref().and_then(|live| stranger(live, manager)) {
+            let whose = match &live {
+                Some(live) => self.other_owner(live, manager, force).await?,
+                None => None,
+            };
+            if let Some(whose) = whose {
                 refused.push(format!("{} already exists and {whose}", place(object)));
                 continue;
             }
@@ -354,6 +359,39 @@ impl<'a> Survey<'a> {
             Ok(changes)
         } else {
             Err(Error::Refused(refused))
+        }
+    }
+
+    /// Description of the owner of an object that is not ours. What a deleted Helm release left, such as CRDs, is taken over by force.
+    async fn other_owner(&self, live: &DynamicObject, manager: &str, force: bool) -> Result<Option<String>, Error> {
+        let annotation = |key: &str| live.annotations().get(key).map(String::as_str);
+        let Some(release) = annotation("meta.helm.sh/release-name") else {
+            return Ok(stranger(live, manager));
+        };
+        let namespace = annotation("meta.helm.sh/release-namespace").unwrap_or_default();
+        if self.has_release(namespace, release).await? {
+            let text = format!("belongs to the Helm release '{release}': use helm, or uninstall that release first");
+            return Ok(Some(text));
+        }
+        if force {
+            return Ok(stranger(live, manager));
+        }
+        Ok(Some(format!(
+            "was left by the Helm release '{release}', which is gone: use --force-conflicts to take it over"
+        )))
+    }
+
+    /// Whether Helm knows a release. True if the user may not look.
+    async fn has_release(&self, namespace: &str, release: &str) -> Result<bool, Error> {
+        let Ok(namespace) = namespace.parse::<Namespace>() else {
+            return Ok(true);
+        };
+        let secrets: Api<Secret> = Api::namespaced(self.cluster.client(), &namespace);
+        let of_release = ListParams::default().labels(&format!("owner=helm,name={release}")).limit(1);
+        match secrets.list_metadata(&of_release).await {
+            Ok(found) => Ok(!found.items.is_empty()),
+            Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(true),
+            Err(error) => Err(self.failed(error, format!("list Secrets of Helm in namespace '{namespace}'"))),
         }
     }
 
@@ -454,11 +492,6 @@ fn is_made_by(wanted: &[DynamicObject], object: &DynamicObject) -> bool {
 
 /// Description of the owner of an object that is not ours. A Namespace may exist before.
 fn stranger(live: &DynamicObject, manager: &str) -> Option<String> {
-    if let Some(release) = live.annotations().get("meta.helm.sh/release-name") {
-        return Some(format!(
-            "belongs to the Helm release '{release}': use helm, or uninstall that release first"
-        ));
-    }
     let ours = live.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_VALUE);
     // The provider's controller creates its registration; of ours are its settings only.
     let is_shared = ["Namespace", "InferenceProviderConfig"].contains(&kinds::kind(live));

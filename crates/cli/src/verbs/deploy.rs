@@ -365,7 +365,7 @@ async fn check_fit(
 /// Plan without a cluster: built-in providers are assumed to be registered and ready, as in `render`.
 fn without_cluster(
     args: &DeployArgs,
-    error: &dyn std::error::Error,
+    error: &(dyn std::error::Error + 'static),
     terminal: &mut Terminal<'_>,
 ) -> Result<Answer, answer::Error> {
     let (state, _) = State::new(runway_client::documents::Documents::default());

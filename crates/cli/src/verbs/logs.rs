@@ -14,6 +14,7 @@ use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::pods;
 use runway_client::target::{Target, closest, did_you_mean};
+use runway_operator::telemetry::chain;
 
 use super::Error;
 use crate::answer::Answer;
@@ -178,7 +179,7 @@ async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<V
             let text = match (error, &voice.trouble) {
                 (kube::Error::Api(status), Some(trouble)) => format!("{} ({trouble})", status.message),
                 (kube::Error::Api(status), None) => status.message.clone(),
-                (error, _) => error.to_string(),
+                (error, _) => chain(&error),
             };
             said.borrow_mut().push(about(text));
             true

@@ -190,6 +190,7 @@ pub fn outlook(
         autoscalers: runway_core::autoscalers::Autoscalers::default(),
         now,
     }));
+    let by_core = moved.status.as_ref().and_then(|status| status.message.clone());
     let health = registered.health(now);
     if health != runway_api::provider_config::Health::Healthy {
         said.push(format!(
@@ -222,9 +223,8 @@ pub fn outlook(
             let plan = runway_provider::plan::plan(provider.as_ref(), &seen);
             let status = status(&plan).unwrap_or_default();
             if plan.apply.is_empty() {
-                return Err(refused(
-                    status.message.unwrap_or_else(|| "no reason reported".to_owned()),
-                ));
+                let paused = || "reconciliation is paused: run kubeairunway resume first".to_owned();
+                return Err(refused(status.message.or(by_core).unwrap_or_else(paused)));
             }
             for kind in [condition::FIELDS_IGNORED, condition::OVERRIDES_IGNORED] {
                 said.extend(status.conditions.get_condition(kind).map(|c| c.message.clone()));

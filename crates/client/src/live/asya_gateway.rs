@@ -8,7 +8,8 @@ use futures::FutureExt as _;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
-use kube::Config;
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, Config};
 use kube::client::{Body, ConfigExt as _};
 use kube::core::Status;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -132,10 +133,10 @@ pub struct Question<'a> {
 }
 
 impl<'a> AsyaGateway<'a> {
-    /// The gateway of a cluster, for a user with this token, or with that of the kubeconfig. Sends no request.
+    /// The gateway of a cluster, for a user with this token, or with that of the kubeconfig.
     ///
     /// # Errors
-    /// The kubeconfig has no token.
+    /// The kubeconfig has no token, or there is no gateway that could require one.
     pub async fn of(
         cluster: &'a Cluster,
         client: &ClientArgs,
@@ -144,7 +145,10 @@ impl<'a> AsyaGateway<'a> {
     ) -> Result<Self, Error> {
         let authorization = match token {
             Some(token) => HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| Error::Token)?,
-            None => authorization(&client.config().await.map_err(cluster::Error::from)?).await?,
+            None => match authorization(&client.config().await.map_err(cluster::Error::from)?).await {
+                Err(Error::NoToken) => return Err(without_token(cluster, place).await),
+                had => had?,
+            },
         };
         Ok(Self::with(cluster, place, authorization))
     }
@@ -310,6 +314,18 @@ impl<'a> AsyaGateway<'a> {
                 message,
             },
         }
+    }
+}
+
+/// Error of a user without a token: where the gateway is not installed, a token does not help.
+pub async fn without_token(cluster: &Cluster, place: &Place) -> Error {
+    let services: Api<Service> = Api::namespaced(cluster.client(), &place.namespace);
+    match services.get(&place.service).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Error::Unreachable {
+            place: place.clone(),
+            message: status.message,
+        },
+        _ => Error::NoToken,
     }
 }
 

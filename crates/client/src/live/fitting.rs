@@ -10,6 +10,7 @@ use kube::api::{ListParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use runway_api::{ModelDeployment, Phase};
+use runway_operator::telemetry::chain;
 use serde::de::DeserializeOwned;
 
 use super::cluster::{self, Cluster};
@@ -120,7 +121,8 @@ async fn read(cluster: &Cluster) -> Result<fit::Cluster, Error> {
         (Err(error), _) | (_, Err(error)) => {
             let url = "resourceslices and deviceclasses of resource.k8s.io";
             remarks.push(format!(
-                "devices offered by DRA are not considered: cannot list {url}: {error}"
+                "devices offered by DRA are not considered: cannot list {url}: {}",
+                chain(&error)
             ));
             Devices::unread()
         }
@@ -194,7 +196,8 @@ async fn dry_run(pods: &Api<Pod>, group: &Group) -> Seen {
         Ok(pod) => Seen::Complete(Box::new(pod)),
         Err(kube::Error::Api(status)) if is_rejection(status.code, &status.message) => Seen::Rejected(status.message),
         Err(error) => Seen::Unasked(format!(
-            "no dry run of the pods, so that LimitRanges and webhooks are not considered: {error}"
+            "no dry run of the pods, so that LimitRanges and webhooks are not considered: {}",
+            chain(&error)
         )),
     }
 }

@@ -4,8 +4,9 @@
 use kube::api::{ListParams, Request};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
+use runway_api::condition::Conditions as _;
 use runway_api::name::{Invalid, Segment};
-use runway_api::{AsyncActor, Name, Namespace};
+use runway_api::{AsyncActor, Name, Namespace, async_actor};
 use runway_asya_operator::object::SCALED_OBJECT;
 use serde_json::Value;
 
@@ -17,7 +18,9 @@ use crate::view::depth::Depth;
 pub async fn depth(cluster: &Cluster, actor: &AsyncActor) -> Depth {
     let made = actor.status.as_ref().and_then(|s| s.scaled_object_ref.as_ref());
     let Some(made) = made else {
-        return Depth::Unknown("only KEDA reads queues, and scaling is disabled".to_owned());
+        let scaling = actor.status.as_ref().and_then(|status| status.conditions.when_false(async_actor::SCALING_READY));
+        let why = scaling.map_or("scaling is disabled", |scaling| scaling.message.as_str());
+        return Depth::Unknown(format!("KEDA reads queues, and nothing of it was created: {why}"));
     };
     let place = || Ok::<(Namespace, Name), Invalid>((cluster::place(actor)?.0, made.name.parse()?));
     match place() {

@@ -3,7 +3,7 @@
 //! Pure, so that the result is the same at admission, at reconcile and in `render`. All problems are found at once, in the order
 //! of the spec. The path of the field is separate from the message.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::EnvVar;
 use kube::ResourceExt;
@@ -233,9 +233,19 @@ fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, findings: 
     }
 }
 
+/// Message about a missing engine, with those of the registered providers.
+fn engine_required(offered: &BTreeSet<&str>) -> String {
+    let mut text = "engine.type is required".to_owned();
+    for (index, engine) in offered.iter().enumerate() {
+        text += if index == 0 { ": registered providers offer " } else { ", " };
+        text += engine;
+    }
+    text
+}
+
 fn check_engine(spec: &ModelDeploymentSpec, providers: &Providers, findings: &mut Findings) {
     let Some(engine) = spec.engine_type() else {
-        return findings.refuse("spec.engine.type", "engine.type is required");
+        return findings.refuse("spec.engine.type", engine_required(&providers.engines()));
     };
     let registered = providers.engines();
     // Without any provider the engine cannot be checked: one that is installed later may support it.

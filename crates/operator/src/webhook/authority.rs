@@ -61,7 +61,7 @@ pub fn access_in_namespace(secret: &str) -> Vec<PolicyRule> {
 enum Error {
     #[error(transparent)]
     Certificate(#[from] certificates::Error),
-    #[error("cannot write Secret {secret}: {source} (needed: list, watch, create and patch on this Secret)")]
+    #[error("cannot write Secret {secret}, which requires the verbs list, watch, create and patch on it")]
     Write { secret: String, source: Box<kube::Error> },
 }
 

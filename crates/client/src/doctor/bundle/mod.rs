@@ -224,7 +224,7 @@ impl Bundle {
             ..Self::default()
         };
         for (kind, why) in &observed.facts.unread {
-            bundle.missing.push(format!("{kind}: {why:?}"));
+            bundle.missing.push(format!("{kind}: {why}"));
         }
         let mut objects = bundle.objects(&observed);
         let judged = check::judge(&observed, false);

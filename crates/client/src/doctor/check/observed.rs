@@ -1,6 +1,7 @@
 //! Objects and facts read from a cluster. They can be written as documents and read back, to check a cluster elsewhere.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
@@ -80,6 +81,15 @@ pub enum Unread {
     Forbidden(String),
     /// Any other error.
     Failed(String),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotInstalled => f.write_str("the cluster does not serve this kind"),
+            Self::Forbidden(message) | Self::Failed(message) => f.write_str(message),
+        }
+    }
 }
 
 /// Response of admission.
