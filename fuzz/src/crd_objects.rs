@@ -20,7 +20,7 @@ use runway_provider::Provider;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{admission_review, overrides, told};
+use crate::{admission_review, overrides, reported};
 
 pub fn run(data: &[u8]) {
     let Ok(object) = serde_json::from_slice::<Value>(data) else {
@@ -70,8 +70,8 @@ fn deployment(object: Value) {
     for provider in PROVIDERS.iter() {
         let plan = overrides::plan_of(provider.as_ref(), md.clone());
         assert_eq!(
-            overrides::told(&plan),
-            overrides::told(&overrides::plan_of(provider.as_ref(), md.clone()))
+            overrides::reported(&plan),
+            overrides::reported(&overrides::plan_of(provider.as_ref(), md.clone()))
         );
         overrides::contained(provider.as_ref(), &plan);
     }
@@ -105,7 +105,7 @@ fn actor(object: Value) {
         return;
     };
     let mut world = asya::World::new(actor, crate::NOW);
-    let plan = || asya::told(&runway_asya_operator::plan::plan(&world.observed()));
+    let plan = || asya::reported(&runway_asya_operator::plan::plan(&world.observed()));
     assert_eq!(plan(), plan());
     world.rest();
 }
@@ -117,11 +117,14 @@ fn distribution(object: Value) {
     let given = serde_json::from_value(json!({"now": crate::NOW})).unwrap();
     let mut world = world::World::new(llsd, given);
     let first = plan_of_distribution(&world.observed());
-    assert_eq!(told::plan(&first), told::plan(&plan_of_distribution(&world.observed())));
+    assert_eq!(
+        reported::plan(&first),
+        reported::plan(&plan_of_distribution(&world.observed()))
+    );
     world.carry_out(&first);
     // That the objects are there is news.
     let second = plan_of_distribution(&world.observed());
     world.carry_out(&second);
     let third = plan_of_distribution(&world.observed());
-    assert!(third.is_silent(), "{}", told::plan(&third));
+    assert!(third.is_silent(), "{}", reported::plan(&third));
 }

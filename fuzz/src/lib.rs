@@ -32,14 +32,14 @@ pub mod oidc_token;
 pub mod overrides;
 pub mod provider_files;
 pub mod redaction;
+#[path = "../../crates/provider/tests/common/reported.rs"]
+#[allow(dead_code, reason = "shared with tests")]
+mod reported;
 pub mod router_body;
 pub mod router_keys;
 pub mod router_models;
 pub mod runtime_frame;
 pub mod sqs_answers;
-#[path = "../../crates/provider/tests/common/told.rs"]
-#[allow(dead_code, reason = "shared with tests")]
-mod told;
 
 use std::sync::LazyLock;
 

@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
         let usable = check(&overrides, keys).iter().all(|finding| !finding.is_error());
         for spec in SPECS.iter() {
             let plan = planned(provider.as_ref(), spec, &overrides);
-            assert_eq!(told(&plan), told(&planned(provider.as_ref(), spec, &overrides)));
+            assert_eq!(reported(&plan), reported(&planned(provider.as_ref(), spec, &overrides)));
             contained(provider.as_ref(), &plan);
             if usable {
                 assert_eq!(
@@ -135,6 +135,6 @@ fn objects(plan: &Plan) -> Vec<Value> {
     plan.apply.iter().map(|apply| json!(apply.object)).collect()
 }
 
-pub(crate) fn told(plan: &Plan) -> String {
+pub(crate) fn reported(plan: &Plan) -> String {
     format!("{plan:?}")
 }

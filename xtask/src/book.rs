@@ -200,9 +200,9 @@ mod tests {
     fn links_out_of_the_book_lead_to_the_forge() {
         let pages = BTreeSet::from(["README.md".to_owned(), "guide/a.md".to_owned()]);
         let text = "[a](a.md#b) [r](../README.md) [p](../docs/pictures/x.png) [e](../deploy/examples) [w](https://example.com/x) [h](#here)";
-        let told = outward("guide/a.md", text, &pages).unwrap();
+        let reported = outward("guide/a.md", text, &pages).unwrap();
         assert_eq!(
-            told,
+            reported,
             format!(
                 "[a](a.md#b) [r](../index.md) [p](../docs/pictures/x.png) [e]({FORGE}/deploy/examples) [w](https://example.com/x) [h](#here)"
             )

@@ -1,7 +1,8 @@
-//! Recurring forms that `docs/project/style.md` replaces: in pages, and in the comments and texts of code.
+//! Recurring forms that `docs/project/style.md` replaces: in pages, and in the comments, texts and names of code.
 
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use regex::Regex;
@@ -12,8 +13,10 @@ use crate::links;
 /// Page that lists the forms.
 const STYLE: &str = "docs/project/style.md";
 
-/// Folders of code.
-const FOLDERS: [&str; 5] = ["crates", "dev", "examples", "fuzz", "xtask"];
+/// Code in all languages.
+const CODE: [&str; 3] = ["*.rs", "*.py", "*.js"];
+/// Code that has the forms themselves.
+const FORMS_OF: &str = "xtask/src/style.rs";
 
 /// Pages that are generated from code, which is checked, and the page that quotes the forms.
 const NOT_CHECKED: &[&str] = &[
@@ -60,6 +63,8 @@ const FORMS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Declared names, whose words are checked like text.
+const NAME: &str = r"\b(?:fn|struct|enum|trait|type|mod|const|static|let(?: mut)?|def|class|function) (\w+)";
 /// Start of a doc comment or heading that names a question instead of a thing.
 const QUESTION: &str = r"^(?:What|Who|Whom|Whose|Where|Why|How|Which)\b";
 /// Form with an exception, which an expression without look-behind cannot state.
@@ -82,6 +87,8 @@ struct Style {
     repeated: Regex,
     code: Regex,
     literal: Regex,
+    name: Regex,
+    hump: Regex,
 }
 
 /// Findings in pages, and in the comments and texts of code.
@@ -94,8 +101,9 @@ pub(crate) fn complaints() -> Result<Vec<String>> {
             findings.extend(style.page(&path, &text));
         }
     }
-    for folder in FOLDERS {
-        findings.extend(style.folder(folder)?);
+    for path in files::listed(&CODE)?.iter().filter(|path| *path != FORMS_OF) {
+        let text = fs::read_to_string(shell::root().join(path)).with_context(|| format!("cannot read {path}"))?;
+        findings.extend(style.code(path, &text));
     }
     Ok(findings.iter().map(Finding::whole).collect())
 }
@@ -116,18 +124,15 @@ impl Style {
             repeated: Regex::new(REPEATED)?,
             code: Regex::new(r"`[^`]*`|https?://\S+|\{[^}]*\}|--[a-z-]+")?,
             literal: Regex::new(r#""((?:[^"\\]|\\.)*)""#)?,
+            name: Regex::new(NAME)?,
+            hump: Regex::new(r"([a-z0-9])([A-Z])")?,
         })
     }
 
     /// Findings in running text, as remedies.
     fn text(&self, text: &str) -> Vec<String> {
         let text = self.code.replace_all(text, "x");
-        let mut found = Vec::new();
-        for (form, remedy) in &self.forms {
-            if let Some(words) = form.find(&text) {
-                found.push(format!("'{}': {remedy}", words.as_str()));
-            }
-        }
+        let mut found = self.forms_in(&text);
         for words in self.no_thing.captures_iter(&text) {
             let usual = ["there", "longer", "it"]
                 .iter()
@@ -137,6 +142,16 @@ impl Style {
             }
         }
         found
+    }
+
+    fn forms_in(&self, text: &str) -> Vec<String> {
+        let found = self
+            .forms
+            .iter()
+            .filter_map(|(form, remedy)| Some((form.find(text)?, remedy)));
+        found
+            .map(|(words, remedy)| format!("'{}': {remedy}", words.as_str()))
+            .collect()
     }
 
     fn page(&self, path: &str, text: &str) -> Vec<Finding> {
@@ -159,23 +174,30 @@ impl Style {
         findings
     }
 
-    fn folder(&self, folder: &str) -> Result<Vec<Finding>> {
-        let mut findings = Vec::new();
-        for file in files::rust_files(&shell::root().join(folder))? {
-            // The forms themselves.
-            if file.ends_with("xtask/src/style.rs") {
-                continue;
-            }
-            let text = fs::read_to_string(&file)?;
-            findings.extend(self.code(&files::shown(&file), &text));
+    /// Findings in the words of a name. Names of tests are sentences, and begin with what they are about.
+    fn name(&self, name: &str, is_test: bool) -> Vec<String> {
+        let words = self.hump.replace_all(name, "$1 $2").replace('_', " ").to_lowercase();
+        let words = words.trim_start_matches("test ");
+        let mut found = if is_test {
+            self.text(words)
+        } else {
+            self.forms_in(words)
+        };
+        if is_test && self.question.is_match(&capitalized(words)) {
+            found.push(format!("'{name}': begin the name of a test with a noun"));
         }
-        Ok(findings)
+        found
     }
 
-    /// Findings in comments and string literals.
+    /// Findings in comments, string literals and declared names.
     fn code(&self, path: &str, text: &str) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let mut in_doc = false;
+        let (mut in_doc, mut follows_test) = (false, false);
+        let comment = if Path::new(path).extension().is_some_and(|end| end == "py") {
+            "#"
+        } else {
+            "//"
+        };
         for (number, line) in (1..).zip(text.lines()) {
             let mut add = |text: String| {
                 findings.push(Finding {
@@ -197,8 +219,19 @@ impl Style {
                 }
             }
             in_doc = doc.is_some();
-            let mut spoken = doc.or_else(|| line.strip_prefix("//")).unwrap_or_default().to_owned();
-            if doc.is_none() && !line.starts_with("//") {
+            let is_after_test = follows_test;
+            follows_test = line.starts_with("#[test]")
+                || line.starts_with("#[tokio::test")
+                || (follows_test && line.starts_with("#["));
+            let mut spoken = doc
+                .or_else(|| line.strip_prefix(comment))
+                .unwrap_or_default()
+                .to_owned();
+            if doc.is_none() && !line.starts_with(comment) {
+                for name in self.name.captures_iter(line) {
+                    let is_test = is_after_test || name[1].starts_with("test_");
+                    self.name(&name[1], is_test).into_iter().for_each(&mut add);
+                }
                 for literal in self
                     .literal
                     .captures_iter(line)
@@ -214,6 +247,13 @@ impl Style {
     }
 }
 
+fn capitalized(words: &str) -> String {
+    let mut letters = words.chars();
+    letters
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,7 +261,7 @@ mod tests {
     #[test]
     fn forms_are_found_in_comments_texts_and_pages() {
         let style = Style::new().unwrap();
-        let code = "/// What is left.\n/// What is more.\nfn a() {\n    say(\"'{x}' is no name\"); // somebody\n    let told = \"told\";\n}\n";
+        let code = "/// What is left.\n/// What is more.\nfn a() {\n    say(\"'{x}' is no name\"); // somebody\n    let reported = \"told\";\n}\n";
         let found: Vec<String> = style.code("a.rs", code).iter().map(Finding::whole).collect();
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(
@@ -231,6 +271,22 @@ mod tests {
         let page = "# Why is it slow?\n`somebody` there is no x\n```\nsomebody\n```\nIt goes on.\n";
         let found: Vec<String> = style.page("a.md", page).iter().map(Finding::whole).collect();
         assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn names_in_every_language_are_read() {
+        let style = Style::new().unwrap();
+        let found = |path: &str, code: &str| style.code(path, code).len();
+        assert_eq!(found("a.rs", "#[test]\nfn what_is_no_name_is_refused() {}\n"), 2);
+        assert_eq!(
+            found("a.rs", "fn what_is_no_name() {}\nstruct ToldBy;\nlet behaviour = 1;\n"),
+            2
+        );
+        assert_eq!(
+            found("a.py", "# somebody\ndef test_who_tells():\n    x = 'told off'\n"),
+            3
+        );
+        assert_eq!(found("a.js", "// nobody\nconst colour = 1;\n"), 2);
     }
 
     #[test]

@@ -190,14 +190,14 @@ async fn submit(
         return Ok(api.stream(item, wait));
     }
     let Some(time) = preferred_wait(&headers) else {
-        return api.told(&item, StatusCode::ACCEPTED, None).await;
+        return api.reported(&item, StatusCode::ACCEPTED, None).await;
     };
     let time = time.min(api.limits.wait);
     // A preference: without a place, the answer is that the job is accepted.
     if let Some(_wait) = api.place(&caller) {
         api.wait(&item, time).await?;
     }
-    api.told(&item, StatusCode::ACCEPTED, Some(time)).await
+    api.reported(&item, StatusCode::ACCEPTED, Some(time)).await
 }
 
 /// Requests in the form of OpenAI's API: the payload is the body, the answer is the payload of the result.
@@ -248,7 +248,7 @@ async fn show(
     {
         api.wait(&item, time).await?;
     }
-    api.told(&item, StatusCode::OK, time).await
+    api.reported(&item, StatusCode::OK, time).await
 }
 
 async fn result(
@@ -277,7 +277,7 @@ async fn cancel(
         return Err(Refused::new(StatusCode::BAD_REQUEST, "invalid", text));
     }
     api.gateway.cancel(item.job).await?;
-    api.told(&item, StatusCode::OK, None).await
+    api.reported(&item, StatusCode::OK, None).await
 }
 
 /// A report of a sidecar, as the public Asya sends it.
@@ -446,7 +446,7 @@ impl Api {
     }
 
     /// The job as JSON. `unfinished` is the status code while it has no result.
-    async fn told(&self, item: &Item, unfinished: StatusCode, waited: Option<Duration>) -> Result {
+    async fn reported(&self, item: &Item, unfinished: StatusCode, waited: Option<Duration>) -> Result {
         let shown = Shown::of(&self.gateway, item).await?.ok_or_else(Refused::unknown_job)?;
         let status = if shown.is_final { StatusCode::OK } else { unfinished };
         let mut response = (status, shown.into_body()).into_response();
@@ -472,9 +472,9 @@ impl Api {
         let api = Arc::clone(self);
         tokio::spawn(async move {
             let _wait = wait;
-            let told = api.tell(&item, &events);
+            let reported = api.announce(&item, &events);
             tokio::select! {
-                _ = timeout(LONGEST_STREAM, told) => {}
+                _ = timeout(LONGEST_STREAM, reported) => {}
                 () = events.closed() => {}
                 () = api.shutdown.cancelled() => {}
             }
@@ -488,7 +488,7 @@ impl Api {
             .into_response()
     }
 
-    async fn tell(&self, item: &Item, events: &mpsc::Sender<Event>) {
+    async fn announce(&self, item: &Item, events: &mpsc::Sender<Event>) {
         let mut news = self.gateway.watches.watch(item.job);
         loop {
             let Ok(Some(shown)) = Shown::of(&self.gateway, item).await else {

@@ -183,7 +183,7 @@ impl Store {
         let database = builder.create(path).map_err(|error| failed(error.into()))?;
         let totals = Totals::read(&database)?;
         let counts = Arc::new(Counts::default());
-        totals.tell(&counts);
+        totals.report(&counts);
         let database = Arc::new(database);
         let (requests, waiting) = mpsc::channel(WAITING);
         let writer = Writer {
@@ -393,7 +393,7 @@ impl Totals {
         Ok(totals)
     }
 
-    fn tell(self, counts: &Counts) {
+    fn report(self, counts: &Counts) {
         counts.jobs.store(self.jobs, Ordering::Relaxed);
         counts.pending.store(self.pending, Ordering::Relaxed);
         counts.bytes.store(self.bytes, Ordering::Relaxed);
@@ -452,7 +452,7 @@ impl Writer {
             let mut answers = Vec::with_capacity(batch.len());
             let written = self.write(batch, &mut answers);
             if written.is_ok() {
-                self.totals.tell(&self.counts);
+                self.totals.report(&self.counts);
             }
             for answer in answers {
                 answer(written.clone());

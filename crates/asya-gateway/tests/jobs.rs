@@ -230,8 +230,8 @@ impl All<'_> {
                 "invalid",
             ),
         ] {
-            let (got, _, told) = submit(path, token, headers, body).await?;
-            assert_eq!((got.as_u16(), &*told), (status, code), "{path} {headers:?} {body}");
+            let (got, _, reported) = submit(path, token, headers, body).await?;
+            assert_eq!((got.as_u16(), &*reported), (status, code), "{path} {headers:?} {body}");
         }
         let at = |size: usize| format!("\"{}\"", "x".repeat(size - 2));
         assert!(submit(&upper, self.shop, &[], &at(65536)).await?.0.is_success());

@@ -32,27 +32,27 @@ impl Configuration {
 
     /// Calls `changed` after every change. Invalid transports are logged once and not used.
     pub(crate) async fn follow(&self, changed: impl Fn(&Transports)) {
-        let mut told = None;
+        let mut reported = None;
         loop {
             tokio::time::sleep(LOOK).await;
             match read(&self.source) {
-                Ok(new) if new == *self.now() => told = None,
+                Ok(new) if new == *self.now() => reported = None,
                 Ok(new) => {
                     let names: Vec<&str> = new.iter().map(|(name, _)| name).collect();
                     tracing::info!(transports = names.join(", "), "transports changed");
                     let new = Arc::new(new);
                     *self.now.write() = new.clone();
                     changed(&new);
-                    told = None;
+                    reported = None;
                 }
                 Err(error) => {
                     let text = error.to_string();
-                    if told.as_ref() != Some(&text) {
+                    if reported.as_ref() != Some(&text) {
                         tracing::error!(
                             error = text,
                             "cannot use the new transports; the previous ones stay in use"
                         );
-                        told = Some(text);
+                        reported = Some(text);
                     }
                 }
             }

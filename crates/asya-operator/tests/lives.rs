@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{World, take_out, told};
+use common::{World, reported, take_out};
 use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -326,7 +326,7 @@ proptest! {
                 Step::Wait(seconds) => later(&mut world, seconds),
                 Step::Turn => {
                     let seen = world.observed();
-                    prop_assert_eq!(told(&plan::plan(&seen)), told(&plan::plan(&seen)));
+                    prop_assert_eq!(reported(&plan::plan(&seen)), reported(&plan::plan(&seen)));
                     world.step();
                 }
             }

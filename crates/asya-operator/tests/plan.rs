@@ -12,7 +12,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{World, told};
+use common::{World, reported};
 use jiff::Timestamp;
 use runway_api::async_actor::{SCALING_READY, WORKLOAD_READY};
 use runway_api::condition::Conditions;
@@ -113,8 +113,8 @@ fn golden_cases_give_the_expected_plans() {
         let seen = world.observed();
         let plan = runway_asya_operator::plan::plan(&seen);
         let again = runway_asya_operator::plan::plan(&seen);
-        assert_eq!(told(&plan), told(&again), "{}: not deterministic", case.name());
-        case.compare("plan.yaml", Some(told(&plan)));
+        assert_eq!(reported(&plan), reported(&again), "{}: not deterministic", case.name());
+        case.compare("plan.yaml", Some(reported(&plan)));
         if given.rests {
             world.rest();
         }
@@ -181,18 +181,21 @@ fn name_conflict_is_reported_in_the_condition_that_needs_the_object() {
             source: Box::new(kube::Error::LinesCodecMaxLineLengthExceeded),
         };
         let plan = runway_asya_operator::plan::after_failure(&seen, &error);
-        let told = told(&plan);
-        assert!(plan.kube.apply.is_empty() && plan.kube.delete.is_empty(), "{told}");
+        let reported = reported(&plan);
+        assert!(plan.kube.apply.is_empty() && plan.kube.delete.is_empty(), "{reported}");
         let status: AsyncActorStatus = serde_json::from_value(plan.kube.status.unwrap()).unwrap();
         let said = status.conditions.get_condition(condition).unwrap();
         assert_eq!(
             (said.status.as_str(), said.reason.as_str()),
             ("False", "NameTaken"),
-            "{told}"
+            "{reported}"
         );
         assert!(said.message.starts_with(&format!(
             "{kind} '{name}' exists and was not created for this AsyncActor (managed by 'helm'): "
         )));
-        assert!(plan.kube.events.iter().any(|note| note.reason == "NameTaken"), "{told}");
+        assert!(
+            plan.kube.events.iter().any(|note| note.reason == "NameTaken"),
+            "{reported}"
+        );
     }
 }

@@ -456,10 +456,10 @@ async fn queues_are_created_over_tls() -> Result<()> {
 
 /// Waits until the status of a deleted actor contains a text.
 async fn waits(bed: &Bed, actor: &str, what: &str) -> Result<()> {
-    let told = |s: &AsyncActorStatus| {
+    let reported = |s: &AsyncActorStatus| {
         s.status.as_deref() == Some("Terminating") && s.message.as_deref().is_some_and(|m| m.contains(what))
     };
-    bed.status(actor, what, told).await.map(drop)
+    bed.status(actor, what, reported).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -532,11 +532,11 @@ async fn sqs_queues_are_created_kept_and_deleted() -> Result<()> {
 
 /// Waits until the message of `TransportReady` contains a text.
 async fn says(bed: &Bed, actor: &str, what: &str) -> Result<AsyncActorStatus> {
-    let told = |s: &AsyncActorStatus| {
+    let reported = |s: &AsyncActorStatus| {
         let condition = s.conditions.get_condition(TRANSPORT_READY);
         condition.is_some_and(|c| format!("{}: {}", c.reason, c.message).contains(what))
     };
-    bed.status(actor, what, told).await
+    bed.status(actor, what, reported).await
 }
 
 /// Waits for the Event that explains why a queue was kept.

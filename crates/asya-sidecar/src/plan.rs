@@ -331,11 +331,11 @@ pub fn decide(
 /// Decides for a message that cannot be sent, because its queue does not exist or does not accept its size. It goes to error-end
 /// with the failure, otherwise unchanged to the dead-letter queue. If its reply queue does not exist (`no_reply`), it goes to
 /// error-end.
-pub fn undeliverable(actor: &Actor, kind: Kind, no_reply: bool, told: &[u8], why: &str) -> Option<Outgoing> {
+pub fn undeliverable(actor: &Actor, kind: Kind, no_reply: bool, noted: &[u8], why: &str) -> Option<Outgoing> {
     match kind {
         Kind::Routing | Kind::HappyEnd => {
             let failure = Failure::new("routing_error", why);
-            let mut message = error_message(actor, Some(told), &failure, 1);
+            let mut message = error_message(actor, Some(noted), &failure, 1);
             if no_reply {
                 message.to = Destination::Actor(actor.error_end.clone());
             }
@@ -344,7 +344,7 @@ pub fn undeliverable(actor: &Actor, kind: Kind, no_reply: bool, told: &[u8], why
         Kind::ErrorEnd if no_reply => Some(Outgoing {
             to: Destination::Actor(actor.error_end.clone()),
             kind,
-            body: Some(told.to_vec()),
+            body: Some(noted.to_vec()),
             index: 0,
         }),
         Kind::ErrorEnd => Some(dead_letter()),

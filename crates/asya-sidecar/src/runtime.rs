@@ -118,16 +118,16 @@ impl Caller {
 
     /// Waits until the runtime can accept a call. Messages are received only then.
     pub async fn ready(&mut self) {
-        let mut told = false;
+        let mut reported = false;
         loop {
             if !self.may_be_busy && self.is_connected() {
                 return;
             }
             match self.connect_and_ping().await {
                 Ok(()) => return,
-                Err(error) if !told => {
+                Err(error) if !reported => {
                     tracing::info!(%error, socket = ?self.address, "waiting for the runtime");
-                    told = true;
+                    reported = true;
                 }
                 Err(_) => {}
             }

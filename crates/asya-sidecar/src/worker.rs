@@ -323,7 +323,7 @@ async fn send<T: Transport>(
         let why = error.to_string();
         tracing::error!(queue, why, "cannot send a message");
         let no_reply = matches!(error, PublishError::NoQueue(_)) && matches!(message.to, Destination::Reply(_));
-        let undeliverable = |told| plan::undeliverable(&shared.actor, message.kind, no_reply, told, &why);
+        let undeliverable = |reported| plan::undeliverable(&shared.actor, message.kind, no_reply, reported, &why);
         let instead = match error {
             PublishError::NoQueue(_) => undeliverable(&body),
             // It would also be too large in an error envelope, so error-end gets the received message.

@@ -78,7 +78,7 @@ impl Visit {
     }
 
     /// Whether to look at another dead letter after `seen`.
-    pub(crate) fn goes_on(&self, seen: usize) -> bool {
+    pub(crate) fn continues(&self, seen: usize) -> bool {
         seen < self.most && Instant::now() < self.until
     }
 }

@@ -651,14 +651,14 @@ mod tests {
 
     #[test]
     fn misspelt_settings_are_rejected_with_their_path() {
-        let told = |text: &str| Transports::parse(text).unwrap_err().to_string();
-        let field = told(r#"{"transports": {"r": {"type": "rabbitmq", "config": {"host": "h", "prot": 1}}}}"#);
+        let noted = |text: &str| Transports::parse(text).unwrap_err().to_string();
+        let field = noted(r#"{"transports": {"r": {"type": "rabbitmq", "config": {"host": "h", "prot": 1}}}}"#);
         assert!(
             field.contains("transports.r.config") && field.contains("prot"),
             "{field}"
         );
-        assert!(told(r#"{"transports": {"k": {"type": "kafka"}}}"#).contains("use rabbitmq or sqs"));
-        assert!(told(r#"{"transports": {"s": {"type": "sqs", "config": {"region": "r"}}}}"#).contains("accountId"));
-        assert!(told("{").contains("ASYA_TRANSPORT_CONFIG"));
+        assert!(noted(r#"{"transports": {"k": {"type": "kafka"}}}"#).contains("use rabbitmq or sqs"));
+        assert!(noted(r#"{"transports": {"s": {"type": "sqs", "config": {"region": "r"}}}}"#).contains("accountId"));
+        assert!(noted("{").contains("ASYA_TRANSPORT_CONFIG"));
     }
 }

@@ -171,16 +171,16 @@ impl Receiver {
     /// Receives messages until an error or the stop.
     async fn take(&self) -> Result<(), String> {
         let missing = || format!("queue {} does not exist", self.config.queue);
-        let told = |error: Error| error.to_string();
+        let reported = |error: Error| error.to_string();
         self.queues
             .ensure(&self.config.dead_letter, &self.config)
             .await
-            .map_err(told)?;
+            .map_err(reported)?;
         let url = self
             .queues
             .ensure(&self.config.queue, &self.config)
             .await
-            .map_err(told)?;
+            .map_err(reported)?;
         let url = url.ok_or_else(missing)?;
         tracing::info!(queue = self.config.queue, "consuming");
         self.connected.store(true, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl Receiver {
             // Not cancelled at the stop, because its messages would stay hidden.
             let client = &self.queues.client;
             let messages = client.receive(&url, most, self.config.wait, self.config.visibility);
-            for message in messages.await.map_err(told)? {
+            for message in messages.await.map_err(reported)? {
                 let Some(slot) = slots.pop() else { break };
                 let delivery = self.delivery(&url, message, slot);
                 if self.stopping.is_cancelled() || !*self.taking.borrow() {

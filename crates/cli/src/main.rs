@@ -30,9 +30,9 @@ async fn main() -> ExitCode {
             failed: true,
             ..Answer::default()
         });
-    let told = tell(&answer);
+    let noted = report(&answer);
     match answer.code {
-        _ if !told => ExitCode::FAILURE,
+        _ if !noted => ExitCode::FAILURE,
         Some(code) => ExitCode::from(code),
         None if answer.failed => ExitCode::FAILURE,
         None => ExitCode::SUCCESS,
@@ -51,7 +51,7 @@ fn parse(args: Vec<OsString>) -> CommandLine {
 }
 
 /// Data to stdout, talk to stderr. Who stops reading has read enough: a broken pipe is success.
-fn tell(answer: &Answer) -> bool {
+fn report(answer: &Answer) -> bool {
     for line in &answer.talk {
         // A closed stderr cannot be reported.
         let _ = writeln!(io::stderr(), "{line}");

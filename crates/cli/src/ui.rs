@@ -123,7 +123,7 @@ pub async fn run(args: &UiArgs, client: &ClientArgs) -> Result<Answer, Error> {
     let shutdown = shutdown::on_signal();
     let console = Console::bind(&options, client, shutdown.clone()).await?;
     if let Some(admin_address) = args.admin_address {
-        console.tell_of_itself(&AdminArgs { admin_address }, shutdown).await?;
+        console.announce(&AdminArgs { admin_address }, shutdown).await?;
     }
     // Data at once, for it is what the user waits for; a reader that went away does not end the server.
     let _ = writeln!(io::stdout(), "{}", console.url).and_then(|()| io::stdout().flush());

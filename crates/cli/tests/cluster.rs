@@ -18,7 +18,7 @@ use runway_testbed::{ControlPlane, PATIENCE, crds, eventually};
 use serde_json::json;
 
 #[tokio::test]
-async fn what_a_cluster_holds_is_shown() -> Result<()> {
+async fn objects_of_a_cluster_are_shown() -> Result<()> {
     let upstream = crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])?;
     let cluster = ControlPlane::start(runway_testbed::Options {
         crds: upstream,
@@ -118,9 +118,9 @@ async fn controllers_are_missing(kubeconfig: &Path, client: &Client) -> Result<(
         Ok(stacks.create(&PostParams::default(), &stack).await?)
     })
     .await?;
-    let told = "warning: no controller for LlamaStackDistributions is installed, so nothing happens to these objects: to install it, run: kubeairunway llama-stack install";
-    expect(&run(kubeconfig, &["get", "llsd"]).await?, 0, told)?;
-    expect(&run(kubeconfig, &["status", "llsd/early"]).await?, 0, told)?;
+    let reported = "warning: no controller for LlamaStackDistributions is installed, so nothing happens to these objects: to install it, run: kubeairunway llama-stack install";
+    expect(&run(kubeconfig, &["get", "llsd"]).await?, 0, reported)?;
+    expect(&run(kubeconfig, &["status", "llsd/early"]).await?, 0, reported)?;
     let installed = run(kubeconfig, &["llama-stack", "install", "--dry-run"]).await?;
     expect(&installed, 1, "the control plane is not installed in this cluster")?;
     let refused = run(kubeconfig, &["llama-stack", "uninstall", "--yes"]).await?;

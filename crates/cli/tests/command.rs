@@ -79,7 +79,7 @@ fn the_same_input_gives_the_same_bytes() {
 }
 
 #[test]
-fn what_is_printed_can_be_rendered_again() {
+fn printed_manifests_can_be_rendered_again() {
     let first = render(&["--show", "status"], &deployments(2, "z"));
     let second = render(&["--show", "status"], &String::from_utf8(first.stdout.clone()).unwrap());
     assert_eq!(
@@ -238,14 +238,17 @@ fn a_hostile_name_is_wrong_usage_and_nothing_is_asked() {
             let output = cluster.run("default", &args);
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-            let told = [
+            let reported = [
                 "invalid name",
                 "invalid namespace",
                 "invalid container name",
                 "unknown kind",
                 "missing name",
             ];
-            assert!(told.iter().any(|told| said.contains(told)), "{args:?}: {said}");
+            assert!(
+                reported.iter().any(|reported| said.contains(reported)),
+                "{args:?}: {said}"
+            );
         }
     }
     assert_eq!(cluster.asked(), [""; 0]);

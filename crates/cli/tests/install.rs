@@ -425,7 +425,9 @@ async fn an_impossible_installation_fails_before_the_first_write() -> Result<()>
     // What Helm manages is left to Helm, until its release is gone.
     let release = json!({ "metadata": { "name": "sh.helm.release.v1.theirs.v1", "labels": { "owner": "helm", "name": "theirs" } } });
     let secrets: Api<Secret> = Api::namespaced(client.clone(), "default");
-    let release = secrets.create(&PostParams::default(), &serde_json::from_value(release)?).await?;
+    let release = secrets
+        .create(&PostParams::default(), &serde_json::from_value(release)?)
+        .await?;
     let helm = json!({ "metadata": { "annotations": {
         "meta.helm.sh/release-name": "theirs", "meta.helm.sh/release-namespace": "default" } } });
     crds.patch(
@@ -438,7 +440,11 @@ async fn an_impossible_installation_fails_before_the_first_write() -> Result<()>
     expect(&out, 1, "belongs to the Helm release 'theirs'")?;
     secrets.delete(&release.name_any(), &DeleteParams::default()).await?;
     let out = run(&admin, &["controller", "install", "--yes"]).await?;
-    expect(&out, 1, "was left by the Helm release 'theirs', which is gone: use --force-conflicts")?;
+    expect(
+        &out,
+        1,
+        "was left by the Helm release 'theirs', which is gone: use --force-conflicts",
+    )?;
     let out = run(&admin, &["controller", "install", "--yes", "--force-conflicts"]).await?;
     expect(&out, 1, "has objects stored as v1, which this version does not serve")?;
     crds.delete("modeldeployments.kubeairunway.ai", &DeleteParams::default())

@@ -52,9 +52,15 @@ fn verbs() -> Vec<Vec<String>> {
 
 /// An argument with a value.
 fn words(arg: &Arg, value: &str) -> Vec<String> {
-    let option = arg.get_long().filter(|_| !arg.is_positional()).map(|name| format!("--{name}"));
+    let option = arg
+        .get_long()
+        .filter(|_| !arg.is_positional())
+        .map(|name| format!("--{name}"));
     let takes_value = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
-    option.into_iter().chain(takes_value.then(|| value.to_owned())).collect()
+    option
+        .into_iter()
+        .chain(takes_value.then(|| value.to_owned()))
+        .collect()
 }
 
 /// A cluster that refuses everything.
@@ -148,17 +154,26 @@ fn ended(mut child: Child) -> (Option<i32>, String, String) {
 
 /// Everything that is wrong with what a verb has written.
 fn faults(code: Option<i32>, stdout: &str, stderr: &str) -> Vec<String> {
-    let debug = r#"\b(Some|Ok|Err|Error|ApiError)\(|\b[A-Z]\w+ \{ \w+: |\bNone\b|\\"|ErrorResponse|thread '.*' panicked"#;
+    let debug =
+        r#"\b(Some|Ok|Err|Error|ApiError)\(|\b[A-Z]\w+ \{ \w+: |\bNone\b|\\"|ErrorResponse|thread '.*' panicked"#;
     let empty = r"\[\]|\(\)| [.,;:](\s|$)|: ;|, ,|:\s*$";
     let mut found = Vec::new();
     for (what, pattern) in [("Debug form", debug), ("empty list", empty)] {
         let pattern = Regex::new(pattern).unwrap();
-        let lines = stderr.lines().filter(|line| !line.starts_with("Usage:") && !line.ends_with("Commands:"));
-        found.extend(lines.filter(|line| pattern.is_match(line)).map(|line| format!("{what}: {line}")));
+        let lines = stderr
+            .lines()
+            .filter(|line| !line.starts_with("Usage:") && !line.ends_with("not provided:"));
+        found.extend(
+            lines
+                .filter(|line| pattern.is_match(line))
+                .map(|line| format!("{what}: {line}")),
+        );
     }
     for line in stderr.lines() {
         let words: Vec<&str> = line.split(' ').filter(|word| !word.is_empty()).collect();
-        let twice = words.windows(2).find(|pair| pair[0] == pair[1] && pair[0].chars().all(char::is_alphabetic));
+        let twice = words
+            .windows(2)
+            .find(|pair| pair[0] == pair[1] && pair[0].chars().all(char::is_alphabetic));
         found.extend(twice.map(|pair| format!("'{}' twice: {line}", pair[0])));
         let causes: Vec<&str> = line.split(": ").collect();
         let again = causes.windows(2).find(|pair| pair[0] == pair[1]);
@@ -168,7 +183,8 @@ fn faults(code: Option<i32>, stdout: &str, stderr: &str) -> Vec<String> {
         found.push("it fails without a word".to_owned());
     }
     if code == Some(1) {
-        let step = Regex::new(r"; |: run |run: |--[a-z]|kubeairunway |requires |ask ").unwrap();
+        let step = Regex::new(r"No such file|; |: run |run: |: use |--[a-z]|kubeairunway |requires |ask |Resolution: ")
+            .unwrap();
         if !step.is_match(stderr) && !step.is_match(stdout) {
             found.push(format!("no next step: {stderr}{stdout}"));
         }
@@ -190,13 +206,20 @@ fn every_verb_says_what_is_wrong_and_what_to_do() {
     ];
     let verbs = verbs();
     assert!(verbs.len() > 100, "{} runs", verbs.len());
-    let open = Mutex::new(worlds.iter().flat_map(|world| verbs.iter().map(move |verb| (world, verb))).collect::<Vec<_>>());
+    let open = Mutex::new(
+        worlds
+            .iter()
+            .flat_map(|world| verbs.iter().map(move |verb| (world, verb)))
+            .collect::<Vec<_>>(),
+    );
     let found = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 loop {
-                    let Some(((world, kubeconfig), verb)) = open.lock().unwrap().pop() else { break };
+                    let Some(((world, kubeconfig), verb)) = open.lock().unwrap().pop() else {
+                        break;
+                    };
                     let (code, stdout, stderr) = run(verb, kubeconfig, folder.path());
                     let faults = faults(code, &stdout, &stderr);
                     let mut found = found.lock().unwrap();

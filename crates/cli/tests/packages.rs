@@ -265,7 +265,7 @@ fn the_chart_holds_the_console_that_the_command_installs_for_those_who_ask() -> 
     same_but_for_helm("chart", &template(&["--set", "console.enabled=true"])?, &with(&[])?)?;
 
     let url = "console.enabled=true,console.publicUrl=https://c.example";
-    let told = [
+    let reported = [
         "--public-url=https://c.example",
         "--oidc-issuer=https://id.example",
         "--oidc-client-id=c",
@@ -274,7 +274,7 @@ fn the_chart_holds_the_console_that_the_command_installs_for_those_who_ask() -> 
     same_but_for_helm(
         "chart with an issuer",
         &template(&["--set", url, "--set", args])?,
-        &with(&told)?,
+        &with(&reported)?,
     )?;
 
     let impersonating =
@@ -284,7 +284,7 @@ fn the_chart_holds_the_console_that_the_command_installs_for_those_who_ask() -> 
     same_but_for_helm(
         "chart that impersonates",
         &rendered,
-        &with(&[&told[..], &more].concat())?,
+        &with(&[&reported[..], &more].concat())?,
     )
 }
 

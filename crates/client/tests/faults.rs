@@ -79,7 +79,7 @@ fn a_provider_that_no_model_names_needs_no_operator() {
 }
 
 #[test]
-fn what_was_observed_can_be_written_and_read_back() {
+fn observation_can_be_written_and_read_again() {
     let observed = observed(&well(""));
     let again = self::observed(&observed.documents());
     assert_eq!(check::judge(&observed, false), check::judge(&again, false));
@@ -244,7 +244,7 @@ fn make_well(namespaces: &str) -> Vec<Value> {
         settle(object, &bundle);
     }
     objects.extend(upstream_crds());
-    objects.extend(neighbours());
+    objects.extend(neighbors());
     objects.push(registration("kaito"));
     objects.extend(one_of_each());
     objects
@@ -323,7 +323,7 @@ fn upstream_crds() -> [Value; 4] {
 }
 
 /// Objects of the cluster and of other products.
-fn neighbours() -> [Value; 5] {
+fn neighbors() -> [Value; 5] {
     [
         json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-1" },

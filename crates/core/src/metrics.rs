@@ -74,7 +74,7 @@ impl Collector for Deployments {
         let deployments = deployments
             .iter()
             .filter_map(|packed| Some((packed.as_ref(), packed.read().ok()?)));
-        for (metric, values) in tell(deployments) {
+        for (metric, values) in report(deployments) {
             family(&mut encoder, metric, &values)?;
         }
         Ok(())
@@ -83,12 +83,12 @@ impl Collector for Deployments {
 
 /// Fields of a ModelDeployment for the metrics: a scrape reads them from all objects.
 #[derive(Deserialize)]
-struct Told {
-    status: Option<ToldStatus>,
+struct Reported {
+    status: Option<ReportedStatus>,
 }
 
 #[derive(Deserialize)]
-struct ToldStatus {
+struct ReportedStatus {
     phase: Option<Phase>,
     provider: Option<ProviderStatus>,
     replicas: Option<Replicas>,
@@ -98,11 +98,13 @@ struct ToldStatus {
 type Values = BTreeMap<Vec<String>, i64>;
 
 /// Counts these ModelDeployments.
-fn tell<'a>(deployments: impl Iterator<Item = (&'a Packed<ModelDeployment>, Told)>) -> [(&'static Metric, Values); 4] {
+fn report<'a>(
+    deployments: impl Iterator<Item = (&'a Packed<ModelDeployment>, Reported)>,
+) -> [(&'static Metric, Values); 4] {
     let [mut total, mut selection, mut replicas, mut phases] = [const { Values::new() }; 4];
-    for (md, told) in deployments {
+    for (md, reported) in deployments {
         let (namespace, name) = key(md);
-        let status = told.status.as_ref();
+        let status = reported.status.as_ref();
         let phase = status
             .and_then(|status| status.phase)
             .map_or("Unknown", |phase| phase.as_str())
@@ -182,7 +184,7 @@ mod tests {
         let (store, mut writer) = reflector::store();
         let metrics = Metrics::new("core", Leadership::always());
         metrics.collect(Deployments::new(store, Leadership::always()));
-        let told = |text: String| -> Vec<String> {
+        let reported = |text: String| -> Vec<String> {
             let ours = |l: &&str| METRICS.iter().any(|m| l.starts_with(m.name));
             text.lines().filter(ours).map(str::to_owned).collect()
         };
@@ -201,7 +203,7 @@ mod tests {
         ));
         writer.apply_watcher_event(&Event::Apply(deployment("c", &json!({})).into()));
         assert_eq!(
-            told(metrics.text()),
+            reported(metrics.text()),
             [
                 r#"kubeairunway_modeldeployment_total{namespace="ns",phase="Running"} 2"#,
                 r#"kubeairunway_modeldeployment_total{namespace="ns",phase="Unknown"} 1"#,
@@ -215,7 +217,7 @@ mod tests {
             ]
         );
         writer.apply_watcher_event(&Event::Delete(running.into()));
-        let left = told(metrics.text());
+        let left = reported(metrics.text());
         assert!(left.iter().all(|line| !line.contains(r#"name="a""#)), "{left:?}");
     }
 }

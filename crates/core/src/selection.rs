@@ -302,12 +302,12 @@ pub fn input(md: &ModelDeployment) -> Input {
         "namespace": md.namespace().unwrap_or_default(),
         "labels": md.labels(),
     });
-    Input::new(&normalised(&md.spec), &metadata)
+    Input::new(&normalized(&md.spec), &metadata)
 }
 
 /// The spec as rules see it: every documented object present, absent numbers 0, absent switches false. `gpu`, `prefill` and
 /// `decode` are present only if the user set them, so that `has()` works.
-pub fn normalised(spec: &ModelDeploymentSpec) -> Value {
+pub fn normalized(spec: &ModelDeploymentSpec) -> Value {
     let mut spec = spec.clone();
     apply_defaults(&mut spec);
     let given = serde_json::to_value(&spec).unwrap_or_default();

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::ssa::{self, Applied};
-use common::{told, yaml};
+use common::{reported, yaml};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::DynamicObject;
@@ -52,7 +52,7 @@ fn every_case_gives_what_is_expected() {
     runway_golden::check(&tests().join("plan"), 40, |case| {
         let seen = observed(case);
         let plan = plan::plan(&seen);
-        case.compare("plan.yaml", Some(told::plan(&plan)));
+        case.compare("plan.yaml", Some(reported::plan(&plan)));
         let (next, shared) = carried_out(&seen, &plan);
         if !shared.is_empty() {
             case.problem(&format!("owned by two: {}", shared.join(", ")));
@@ -64,7 +64,7 @@ fn every_case_gives_what_is_expected() {
             assert_eq!(of.manager, manager, "{}", case.name());
         }
         if plan.finalizer != Finalizer::Remove && !next.is_silent() {
-            case.problem(&format!("not silent after it\n{}", told::plan(&next)));
+            case.problem(&format!("not silent after it\n{}", reported::plan(&next)));
         }
     });
 }
@@ -113,11 +113,11 @@ fn each_event_is_sent_once_per_change() {
     for (case, expected) in table {
         let seen = observed(&Case::new(tests().join("plan").join(case)));
         let plan = plan::plan(&seen);
-        assert_eq!(told::events(&plan), expected, "{case}");
+        assert_eq!(reported::events(&plan), expected, "{case}");
         // Without its finalizer the object is gone.
         if plan.finalizer != Finalizer::Remove {
             let (next, _) = carried_out(&seen, &plan);
-            assert_eq!(told::events(&plan::plan(&next)), [""; 0], "{case}, once more");
+            assert_eq!(reported::events(&plan::plan(&next)), [""; 0], "{case}, once more");
         }
     }
 }

@@ -29,7 +29,7 @@ use runway_core::selection::select;
 use serde_json::{Value, json};
 use world::{Step, World};
 
-use crate::common::{ssa, told};
+use crate::common::{reported, ssa};
 use crate::registered::{How, registered};
 
 /// A spec by a user: any field may be absent, 0 or empty.
@@ -216,5 +216,5 @@ fn status_of_a_hostile_spec_is_bounded_and_written_once() {
     let message = status["message"].as_str().unwrap();
     assert!(message.len() <= 4096, "{} bytes", message.len());
     md["status"] = status;
-    assert!(plan_of(&md).is_silent(), "{}", told::plan(&plan_of(&md)));
+    assert!(plan_of(&md).is_silent(), "{}", reported::plan(&plan_of(&md)));
 }

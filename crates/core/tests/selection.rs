@@ -231,13 +231,13 @@ fn candidates_that_are_not_selected_have_a_reason() {
         &providers(&["dynamo", "kaito", "kuberay"]),
         now(),
     );
-    let told: Vec<_> = selected
+    let reported: Vec<_> = selected
         .candidates
         .iter()
         .map(|c| (c.name.as_str(), c.eligible, c.priority, c.reason.as_str()))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (
                 "dynamo",

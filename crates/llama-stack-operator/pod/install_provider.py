@@ -442,7 +442,7 @@ def pip(work, arguments):
     command = [sys.executable, "-m", "pip", "install", "--isolated", "--no-index", "--only-binary", ":all:"]
     command += ["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--no-color", "--progress-bar", "off"]
     done = subprocess.run(
-        # Nobody's home is meant either, and pip need not speak of it.
+        # The home folder is not used either, and pip does not mention it.
         command + ["--no-user", "--root-user-action", "ignore"] + arguments,
         cwd=work,
         env=environment,
@@ -541,7 +541,7 @@ def read_cache(entry):
 
 
 def write_cache(entry, chosen, staged):
-    """Adds an entry, which appears complete or not at all. A cache that cannot be written is no reason to fail."""
+    """Adds an entry, which appears complete or not at all. A cache that cannot be written is not a failure."""
     if entry is None:
         return
     work = None
@@ -574,7 +574,7 @@ def workspace(provider):
 
 
 def stage(provider, work, new):
-    """Unpacks what is new beside the packages. Bytecode is left out: it would be for this Python, and differ each time."""
+    """Unpacks what is new beside the packages. Bytecode is skipped: it would be for this Python, and differ each time."""
     folder = os.path.join(work, "stage")
     os.mkdir(folder)
     if new:

@@ -2,7 +2,7 @@
 
     python3 preflight.py --run-yaml=/opt/llama-stack/config/run.yaml
 
-Exit code 0: the server may start. 1: a provider is not fit, and why is told. 2: the arguments are wrong.
+Exit code 0: the server may start. 1: a provider is not fit, and the reason is printed. 2: the arguments are wrong.
 A llama-stack that has `llama stack preflight` of its own is asked instead.
 
 In this order: native code against this machine and this Python, before anything is imported; import; what
@@ -66,7 +66,7 @@ def main():
     owners = owners_of(options.external_providers, packages)
     errors = native_code(packages, entries, owners)
     if not errors:
-        # Code for another machine must not be loaded; everything else is told at once.
+        # Code for another machine must not be loaded; everything else is reported at once.
         errors = ([] if options.packages_of else imports(entries)) + checks.errors(entries, owners)
     checks.stop()
     if errors:
@@ -178,7 +178,7 @@ def elf_machine(path):
 
 
 def native_code(packages, entries, owners):
-    """Extension modules that this Python cannot load. A file made for another Python is no fault beside one for this."""
+    """Extension modules that this Python cannot load. A file made for another Python does not matter beside one for this."""
     here = elf_machine("/proc/self/exe") or elf_machine(sys.executable)
     # The plain ".so" would take the files of every Python.
     loadable = tuple(suffix for suffix in importlib.machinery.EXTENSION_SUFFIXES if suffix != ".so")
@@ -470,11 +470,11 @@ def configuration(entry, spec, config_class):
         # The server adds this one.
         problems = [problem for problem in problems if problem.get("loc", ())[:1] != ("vector_stores_config",)]
         if problems:
-            raise Invalid(INVALID_CONFIG, told(entry, spec, fields, problems), mend) from None
+            raise Invalid(INVALID_CONFIG, described(entry, spec, fields, problems), mend) from None
     return unknown_fields(entry, spec, config_class, fields)
 
 
-def told(entry, spec, fields, problems):
+def described(entry, spec, fields, problems):
     blocks = []
     for problem in problems[:10]:
         place = problem.get("loc", ())
@@ -601,7 +601,7 @@ class PipChecks:
         for line in sorted(line for line in set(after) if finding(line) not in known):
             conflict = re.match(CONFLICT, line)
             if conflict is None:
-                # Told, but no reason to stop: the provider could be imported without it.
+                # Reported, without stopping: the provider could be imported without it.
                 if "No broken requirements" not in line:
                     notes.append(line)
                 continue

@@ -38,13 +38,13 @@ pub fn run(args: &MergeArgs) -> ExitCode {
     match merge(args) {
         Ok(log) => {
             let _ = write!(io::stdout(), "{log}");
-            pod::tell_kubelet(&args.termination_log, &log);
+            pod::inform_kubelet(&args.termination_log, &log);
             ExitCode::SUCCESS
         }
         Err(error) => {
             let text = error.to_string();
             let _ = writeln!(io::stderr(), "{text}");
-            pod::tell_kubelet(&args.termination_log, &text);
+            pod::inform_kubelet(&args.termination_log, &text);
             ExitCode::FAILURE
         }
     }

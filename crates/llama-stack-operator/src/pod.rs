@@ -143,7 +143,7 @@ impl CrdConfig {
 const TERMINATION_MESSAGE: usize = 4096;
 
 /// Writes the termination message of the container. Does nothing outside a pod.
-pub(crate) fn tell_kubelet(file: &Path, message: &str) {
+pub(crate) fn inform_kubelet(file: &Path, message: &str) {
     if file.exists() {
         let _ = fs::write(file, shortened(message));
     }

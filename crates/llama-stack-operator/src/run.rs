@@ -174,13 +174,13 @@ pub async fn run(process: Process, settings: Settings) {
     let llsds = reflect(executor.watch(), writer);
     let forgetful = caches.clone();
     let llsds = ready_when_listed(llsds, llsds_listed).filter_map(move |event| {
-        let told = subject(event).map(|(llsd, gone)| {
+        let reported = subject(event).map(|(llsd, gone)| {
             if gone {
                 forgetful.forget(&llsd.namespace().unwrap_or_default(), &llsd.name_any());
             }
             Ok(llsd)
         });
-        ready(told)
+        ready(reported)
     });
     let controller = Controller::for_stream(llsds, store).reconcile_on(woken);
     let context = Arc::new(Context {

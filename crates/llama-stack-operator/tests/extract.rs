@@ -68,15 +68,15 @@ impl Image {
             String::from_utf8_lossy(&output.stdout)
         );
         assert!(!self.path("out/run.yaml").exists());
-        let told = fs::read_to_string(self.path("termination-log"))?;
-        assert_eq!(told, String::from_utf8_lossy(&output.stderr));
-        Ok(told.replace(&self.0.path().display().to_string(), ""))
+        let reported = fs::read_to_string(self.path("termination-log"))?;
+        assert_eq!(reported, String::from_utf8_lossy(&output.stderr));
+        Ok(reported.replace(&self.0.path().display().to_string(), ""))
     }
 }
 
 #[test]
 fn an_image_without_a_configuration_of_its_own_is_refused_and_not_given_that_of_starter() -> Result<()> {
-    let told = Image::new()?.refused(&[])?;
+    let reported = Image::new()?.refused(&[])?;
     for wanted in [
         "ERROR: No run.yaml found in distribution image\n",
         "  - /opt/app-root/run.yaml (not found)\n",
@@ -86,20 +86,20 @@ fn an_image_without_a_configuration_of_its_own_is_refused_and_not_given_that_of_
         "Resolution: Either provide a user ConfigMap with run.yaml (spec.server.userConfig)",
         "DISTRO_NAME of spec.server.containerSpec.env",
     ] {
-        assert!(told.contains(wanted), "no {wanted:?} in:\n{told}");
+        assert!(reported.contains(wanted), "no {wanted:?} in:\n{reported}");
     }
     Ok(())
 }
 
 #[test]
 fn a_distribution_that_the_image_names_and_does_not_have_is_in_the_message() -> Result<()> {
-    let told = Image::new()?.refused(&[
+    let reported = Image::new()?.refused(&[
         ("DISTRO_NAME", "mine".as_ref()),
         ("RUN_CONFIG_PATH", "/mine.yaml".as_ref()),
     ])?;
     assert!(
-        told.contains(": mine (not found)") && told.contains(": /mine.yaml (not found)"),
-        "{told}"
+        reported.contains(": mine (not found)") && reported.contains(": /mine.yaml (not found)"),
+        "{reported}"
     );
     Ok(())
 }
@@ -154,12 +154,12 @@ fn a_configuration_that_cannot_be_read_is_a_failure_and_not_replaced_by_another(
     let image = Image::new()?;
     image.add("opt/app-root/run.yaml", "image_name: another\n")?;
     // A file that not even root can read.
-    let told = image.refused(&[("RUN_CONFIG_PATH", "/proc/self/mem".as_ref())])?;
+    let reported = image.refused(&[("RUN_CONFIG_PATH", "/proc/self/mem".as_ref())])?;
     for wanted in [
         "ERROR: Cannot read the configuration of the distribution image\nFile: /proc/self/mem\nReason: ",
         "Resolution: Make the file readable",
     ] {
-        assert!(told.contains(wanted), "no {wanted:?} in:\n{told}");
+        assert!(reported.contains(wanted), "no {wanted:?} in:\n{reported}");
     }
     Ok(())
 }

@@ -195,7 +195,7 @@ def installs(out):
 
 
 def bad_images(out):
-    """What is no provider image."""
+    """Images without a provider."""
     image = lambda name: Image(out, name)
     os.makedirs(os.path.join(out, "nothing"))
     no_spec = image("no-spec")
@@ -212,7 +212,7 @@ def bad_images(out):
     image("no-key").spec(spec("lls_b").replace("kind: ", "kind ")).wheel("lls-b", "1.0.0", {})
     broken = image("broken-wheel").spec(spec("lls_b"))
     with open(os.path.join(broken.packages, "lls_b-1.0.0-py3-none-any.whl"), "w") as file:
-        file.write("this is no archive")
+        file.write("this is not an archive")
     bomb = image("metadata-bomb").spec(spec("lls_b"))
     with zipfile.ZipFile(os.path.join(bomb.packages, "lls_b-1.0.0-py3-none-any.whl"), "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("lls_b-1.0.0.dist-info/METADATA", "Name: lls-b\nVersion: 1.0.0\n\n" + " " * (64 << 20))

@@ -170,7 +170,7 @@ fn real_providers_conflict_only_where_no_version_fits() -> Result<()> {
 }
 
 #[test]
-fn a_marker_of_another_python_is_no_conflict() -> Result<()> {
+fn marker_of_another_python_does_not_conflict() -> Result<()> {
     let newest = &pythons().last().unwrap().1;
     let (oldest, python) = &pythons()[0];
     if *oldest != "3.10" {
@@ -394,7 +394,7 @@ fn the_example_is_a_provider_image() -> Result<()> {
 }
 
 #[test]
-fn an_image_without_pip_is_told() -> Result<()> {
+fn image_without_pip_is_reported() -> Result<()> {
     let pod = Pod::new()?;
     let without = pod.path("without-pip");
     let output = Command::new(&pod.python)
@@ -466,7 +466,7 @@ fn with_volume(pod: &Pod, image: &str, options: &str) -> Result<Option<(String, 
 }
 
 #[test]
-fn a_full_or_read_only_volume_is_told() -> Result<()> {
+fn full_or_read_only_volume_is_reported() -> Result<()> {
     let pod = Pod::new()?;
     for (image, options, wanted) in [
         ("ten-dependencies", "size=100k", "the volume is full"),

@@ -56,7 +56,7 @@ impl Pod {
     }
 
     /// A text with the paths of a real pod.
-    fn told(&self, text: &[u8]) -> String {
+    fn reported(&self, text: &[u8]) -> String {
         String::from_utf8_lossy(text).replace(&self.root.path().display().to_string(), "/opt/llama-stack")
     }
 }
@@ -86,7 +86,7 @@ fn run_case(case: &mut Case) -> Result<()> {
         &pod.path("external-providers/python-packages"),
     )?;
     let output = pod.merge()?;
-    let (log, err) = (pod.told(&output.stdout), pod.told(&output.stderr));
+    let (log, err) = (pod.reported(&output.stdout), pod.reported(&output.stderr));
     let succeeded = output.status.success();
     ensure!(
         succeeded || output.status.code() == Some(1),
@@ -99,16 +99,20 @@ fn run_case(case: &mut Case) -> Result<()> {
     case.compare("expected.extra.yaml", written("extra-providers.yaml"));
     case.compare("expected.log", succeeded.then(|| log.clone()));
     case.compare("expected.err", (!succeeded).then(|| err.clone()));
-    let told = fs::read(pod.path("termination-log"))?;
-    ensure!(told.len() <= 4096, "the kubelet cuts a message of {} bytes", told.len());
-    ensure!(!told.is_empty(), "nothing for the status");
+    let reported = fs::read(pod.path("termination-log"))?;
+    ensure!(
+        reported.len() <= 4096,
+        "the kubelet cuts a message of {} bytes",
+        reported.len()
+    );
+    ensure!(!reported.is_empty(), "nothing for the status");
     if succeeded {
         ensure!(
             written("preflight.py").is_some_and(|text| !text.is_empty()),
             "no preflight.py"
         );
         ensure!(
-            written("merge-log.txt").map(|text| pod.told(text.as_bytes())) == Some(log),
+            written("merge-log.txt").map(|text| pod.reported(text.as_bytes())) == Some(log),
             "another log"
         );
         let mode = fs::metadata(pod.path("config/run.yaml"))?.permissions().mode();
@@ -144,7 +148,7 @@ fn a_metadata_file_of_a_megabyte_is_refused() {
     pod.provider("my-echo", &large, &crd_config("my-echo")).unwrap();
     fs::write(pod.path("base-config/run.yaml"), "image_name: demo\n").unwrap();
     let output = pod.merge().unwrap();
-    let err = pod.told(&output.stderr);
+    let err = pod.reported(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(err.contains("Image: registry.example.com/my-echo:v1"), "{err}");
     assert!(err.contains("bytes; at most 65536 are read"), "{err}");
@@ -155,7 +159,7 @@ fn a_config_map_is_a_folder_with_either_name() {
     let pod = Pod::new().unwrap();
     pod.provider("my-echo", METADATA, &crd_config("my-echo")).unwrap();
     fs::write(pod.path("base-config/other.yaml"), "image_name: demo\n").unwrap();
-    let err = pod.told(&pod.merge().unwrap().stderr);
+    let err = pod.reported(&pod.merge().unwrap().stderr);
     assert!(
         err.contains("neither run.yaml nor config.yaml; there is: other.yaml"),
         "{err}"
@@ -167,17 +171,17 @@ fn a_config_map_is_a_folder_with_either_name() {
 }
 
 #[test]
-fn a_volume_that_takes_no_file_is_told() {
+fn volume_that_takes_no_file_is_reported() {
     let pod = Pod::new().unwrap();
     fs::write(pod.path("base-config/run.yaml"), "image_name: demo\n").unwrap();
     fs::remove_dir(pod.path("config")).unwrap();
-    let err = pod.told(&pod.merge().unwrap().stderr);
+    let err = pod.reported(&pod.merge().unwrap().stderr);
     assert!(
         err.contains("Cannot write the merged configuration") && err.contains("must be mounted here"),
         "{err}"
     );
     fs::remove_dir(pod.path("external-providers/metadata")).unwrap();
-    let err = pod.told(&pod.merge().unwrap().stderr);
+    let err = pod.reported(&pod.merge().unwrap().stderr);
     assert!(err.contains("Cannot list the installed providers"), "{err}");
 }
 

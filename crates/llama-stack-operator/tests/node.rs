@@ -87,32 +87,32 @@ async fn providers_from_images_serve_on_a_real_node_or_say_why_not() -> Result<(
     }
     let clock = Clock(Instant::now());
     let cluster = Cluster::start().await?;
-    clock.tell("node, images and operator");
+    clock.report("node, images and operator");
     // In groups: everything at once would take so much from the operator that it loses its Lease.
     served_with_the_distributions_own_configuration(&cluster).await?;
-    clock.tell("three providers answer on the newest server");
+    clock.report("three providers answer on the newest server");
     let (installing, starting) = failures()
         .into_iter()
         .partition::<Vec<_>, _>(Failure::is_before_the_server);
-    told_in_the_status(&cluster, &installing).await?;
-    clock.tell("what fails before the server starts");
+    reported_in_the_status(&cluster, &installing).await?;
+    clock.report("what fails before the server starts");
     // Failing servers start again and again: few at a time, so that they leave each other the processor.
     for few in starting.chunks(2) {
-        told_in_the_status(&cluster, few).await?;
+        reported_in_the_status(&cluster, few).await?;
     }
-    clock.tell("what fails when the server starts");
+    clock.report("what fails when the server starts");
     a_failed_start_is_mended_by_a_change(&cluster).await?;
     served_with_a_users_configuration(&cluster).await?;
-    clock.tell("mended, and a user's own configuration");
+    clock.report("mended, and a user's own configuration");
     served_by_an_older_server(&cluster).await?;
-    clock.tell("an older server");
+    clock.report("an older server");
     an_answer_of_any_size_leaves_the_operator_small(&cluster).await?;
-    clock.tell("a server that answers with megabytes");
+    clock.report("a server that answers with megabytes");
     without_a_right_to_pull_the_old_version_serves_on(&cluster).await?;
-    clock.tell("no right to pull a new version");
+    clock.report("no right to pull a new version");
     another_image_is_another_pod(&cluster).await?;
-    clock.tell("another image is another pod");
-    duplicates_are_told_where_the_api_server_lets_them_pass(&cluster).await?;
+    clock.report("another image is another pod");
+    duplicates_are_reported_where_the_api_server_admits_them(&cluster).await?;
     cluster.node.stop().await
 }
 
@@ -120,7 +120,7 @@ struct Clock(Instant);
 
 impl Clock {
     /// Prints the time since the start.
-    fn tell(&self, what: &str) {
+    fn report(&self, what: &str) {
         println!("{:6.1} s  {what}", self.0.elapsed().as_secs_f64());
     }
 }
@@ -640,12 +640,13 @@ async fn served_with_a_users_configuration(cluster: &Cluster) -> Result<()> {
     ensure!(!objects.contains("not vllm: "), "the value is in an object");
     ensure!(cluster.listed("configured").await? == ["vllm"]);
     ensure!(cluster.answer("configured", "vllm/echo-1").await? == "not vllm: hello");
-    let told = status.conditions.iter().find(|c| c.type_ == "ProviderOverrides");
-    let told = told.context("no condition ProviderOverrides")?;
+    let reported = status.conditions.iter().find(|c| c.type_ == "ProviderOverrides");
+    let reported = reported.context("no condition ProviderOverrides")?;
     ensure!(
-        told.message
+        reported
+            .message
             .contains("'vllm' overrides base provider in API 'inference'"),
-        "{told:?}"
+        "{reported:?}"
     );
     Ok(())
 }
@@ -660,7 +661,7 @@ async fn served_by_an_older_server(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn told_in_the_status(cluster: &Cluster, failures: &[Failure]) -> Result<()> {
+async fn reported_in_the_status(cluster: &Cluster, failures: &[Failure]) -> Result<()> {
     for failure in failures {
         let providers: Vec<(&str, &str, Value)> = failure
             .providers
@@ -674,7 +675,7 @@ async fn told_in_the_status(cluster: &Cluster, failures: &[Failure]) -> Result<(
     }
     let mut wrong = Vec::new();
     for failure in failures {
-        if let Err(error) = is_told(cluster, failure).await {
+        if let Err(error) = is_reported(cluster, failure).await {
             wrong.push(format!("{}: {error:#}", failure.name));
         }
         // It is tried again and again, which takes from the others.
@@ -689,14 +690,14 @@ async fn told_in_the_status(cluster: &Cluster, failures: &[Failure]) -> Result<(
     Ok(())
 }
 
-async fn is_told(cluster: &Cluster, failure: &Failure) -> Result<()> {
+async fn is_reported(cluster: &Cluster, failure: &Failure) -> Result<()> {
     let status = cluster
         .status(failure.name, |s| s.phase == Some(DistributionPhase::Failed))
         .await?;
-    let told = reason(&status, failure);
+    let reported = reason(&status, failure);
     ensure!(
-        told.as_deref() == Some(failure.reason),
-        "the reason is {told:?}: {:?}",
+        reported.as_deref() == Some(failure.reason),
+        "the reason is {reported:?}: {:?}",
         status.message
     );
     ensure!(!status.conditions.is_true(condition::READY));
@@ -856,7 +857,7 @@ async fn a_failed_start_is_mended_by_a_change(cluster: &Cluster) -> Result<()> {
 }
 
 /// An API server that evaluates no rules, as an old one: the operator looks as well.
-async fn duplicates_are_told_where_the_api_server_lets_them_pass(cluster: &Cluster) -> Result<()> {
+async fn duplicates_are_reported_where_the_api_server_admits_them(cluster: &Cluster) -> Result<()> {
     let twice = [("same", "echo", json!({})), ("same", "echo-2", json!({}))];
     let refused = cluster.create("twice", &cluster.newest, &twice, json!({})).await;
     let refused = format!("{:#}", refused.err().context("the API server takes duplicates")?);

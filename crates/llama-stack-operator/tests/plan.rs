@@ -7,9 +7,9 @@
 //! read what you commit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-#[path = "../../provider/tests/common/told.rs"]
+#[path = "../../provider/tests/common/reported.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
-mod told;
+mod reported;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn every_case_gives_what_is_expected() {
     runway_golden::check(&cases(), 40, |case| {
         let mut world = World::new(case.yaml("llsd.yaml"), case.yaml("given.yaml"));
         let first = plan(&world.observed());
-        case.compare("plan.yaml", Some(world::told(&first)));
+        case.compare("plan.yaml", Some(world::reported(&first)));
         world.carry_out(&first);
         let mut next = plan(&world.observed());
         // That the objects are there is news.
@@ -35,7 +35,7 @@ fn every_case_gives_what_is_expected() {
             next = plan(&world.observed());
         }
         if !next.is_silent() {
-            case.problem(&format!("not silent after it\n{}", told::plan(&next)));
+            case.problem(&format!("not silent after it\n{}", reported::plan(&next)));
         }
     });
 }
@@ -45,7 +45,7 @@ fn cases() -> PathBuf {
 }
 
 #[test]
-fn an_object_of_somebody_else_is_left_alone_and_named_whether_it_is_seen_or_met() {
+fn object_of_another_owner_is_kept_and_named_whether_observed_or_found() {
     let case = Case::new(cases().join("storage-bound"));
     for (kind, name) in [
         (kinds::CLAIM, "stack-pvc"),
@@ -67,15 +67,15 @@ fn an_object_of_somebody_else_is_left_alone_and_named_whether_it_is_seen_or_met(
             .live
             .insert((kind, name.to_owned()), serde_json::from_value(theirs).unwrap());
         let seen = plan(&world.observed());
-        assert_eq!(told::plan(&met), told::plan(&seen));
-        let told = told::plan(&seen);
-        assert!(seen.apply.is_empty() && seen.delete.is_empty(), "{told}");
-        assert!(told.contains("reason: NameTaken"), "{told}");
+        assert_eq!(reported::plan(&met), reported::plan(&seen));
+        let reported = reported::plan(&seen);
+        assert!(seen.apply.is_empty() && seen.delete.is_empty(), "{reported}");
+        assert!(reported.contains("reason: NameTaken"), "{reported}");
         assert!(
-            told.contains(&format!("{} '{name}' exists and was not created for this", kind.kind)),
-            "{told}"
+            reported.contains(&format!("{} '{name}' exists and was not created for this", kind.kind)),
+            "{reported}"
         );
-        assert!(told.contains("controlled by StatefulSet 'db'"), "{told}");
+        assert!(reported.contains("controlled by StatefulSet 'db'"), "{reported}");
     }
 }
 
@@ -92,9 +92,9 @@ fn address_of_a_server_that_exists_is_kept_while_a_change_is_refused() {
     world.llsd.metadata.generation = Some(2);
     let refused = plan(&world.observed());
     assert!(
-        told::plan(&refused).contains("reason: UnknownDistribution"),
+        reported::plan(&refused).contains("reason: UnknownDistribution"),
         "{}",
-        told::plan(&refused)
+        reported::plan(&refused)
     );
     world.carry_out(&refused);
     assert_eq!(address(&world), before);

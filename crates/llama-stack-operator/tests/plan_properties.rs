@@ -1,9 +1,9 @@
 //! Properties of every plan, for any spec and any status of the pods.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-#[path = "../../provider/tests/common/told.rs"]
+#[path = "../../provider/tests/common/reported.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
-mod told;
+mod reported;
 mod world;
 
 use proptest::prelude::*;
@@ -183,7 +183,7 @@ proptest! {
     #[test]
     fn pods_change_nothing_but_the_status(llsd in llsds(), pods in pods()) {
         let plan = plan(&world(&llsd, &pods, true).observed());
-        prop_assert!(plan.apply.iter().all(|a| a.unchanged), "{}", told::plan(&plan));
+        prop_assert!(plan.apply.iter().all(|a| a.unchanged), "{}", reported::plan(&plan));
         prop_assert!(plan.delete.is_empty());
     }
 
@@ -192,13 +192,13 @@ proptest! {
     fn a_plan_ends(llsd in llsds(), pods in pods(), deployed in any::<bool>()) {
         let mut world = world(&llsd, &pods, deployed);
         let first = plan(&world.observed());
-        prop_assert_eq!(told::plan(&first), told::plan(&plan(&world.observed())));
+        prop_assert_eq!(reported::plan(&first), reported::plan(&plan(&world.observed())));
         world.carry_out(&first);
         // That the objects are there is news.
         let second = plan(&world.observed());
         world.carry_out(&second);
         let third = plan(&world.observed());
-        prop_assert!(third.is_silent(), "{}", told::plan(&third));
+        prop_assert!(third.is_silent(), "{}", reported::plan(&third));
     }
 
     /// The status lists every provider once and in order. A failed one has a reason and a remedy. Ready means that all are ready.
@@ -208,8 +208,8 @@ proptest! {
         let plan = plan(&world.observed());
         world.carry_out(&plan);
         let status = world.llsd.status.unwrap();
-        let told: Vec<&str> = status.external_providers.iter().map(|p| p.provider_id.as_str()).collect();
-        prop_assert_eq!(told, ids(&llsd));
+        let reported: Vec<&str> = status.external_providers.iter().map(|p| p.provider_id.as_str()).collect();
+        prop_assert_eq!(reported, ids(&llsd));
         for provider in &status.external_providers {
             let provider = json!(provider);
             let failed = provider["phase"] == "Failed";

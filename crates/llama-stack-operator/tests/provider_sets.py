@@ -50,7 +50,7 @@ def is_consistent(packages):
     parsed = {name: [Requirement(text) for text in requires] for name, (_, requires) in packages.items()}
     extras = {name: {""} for name in parsed}
     size = 0
-    # Extras that are asked for ask for more.
+    # Requested extras require others.
     while size != (size := sum(map(len, extras.values()))):
         for name, requires in parsed.items():
             for requirement in requires:

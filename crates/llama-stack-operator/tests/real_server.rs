@@ -247,7 +247,7 @@ struct Preflight {
     code: Option<i32>,
     stdout: String,
     stderr: String,
-    told: String,
+    reported: String,
 }
 
 /// Merges what `images.py` laid out, and runs preflight; none if there is no llama-stack here.
@@ -270,7 +270,7 @@ fn preflight_of(volume: &str, distribution: Option<&str>) -> Result<Option<Prefl
         code: output.status.code(),
         stdout: text(&output.stdout),
         stderr: text(&output.stderr),
-        told: pod.termination_message()?,
+        reported: pod.termination_message()?,
     }))
 }
 
@@ -318,7 +318,7 @@ fn preflight_finds_what_a_server_would_die_of() -> Result<()> {
     let Some(run) = preflight("preflight-wrong")? else {
         return Ok(());
     };
-    let (code, said, told) = (run.code, run.stderr, run.told);
+    let (code, said, reported) = (run.code, run.stderr, run.reported);
     assert_eq!(code, Some(1), "{said}");
     for (id, reason) in [
         ("no-provider-module", "Module not found"),
@@ -367,7 +367,7 @@ fn preflight_finds_what_a_server_would_die_of() -> Result<()> {
     }
     assert!(!said.contains("Provider: good"), "{said}");
     assert_eq!(said.matches("ERROR: ").count(), said.matches("Resolution: ").count());
-    assert!(told.starts_with("ERROR: Provider validation failed") && told.len() <= 4096);
+    assert!(reported.starts_with("ERROR: Provider validation failed") && reported.len() <= 4096);
     Ok(())
 }
 
@@ -395,7 +395,7 @@ fn preflight_accepts_what_config_class_accepts_and_warns_of_unknown_fields() -> 
 }
 
 #[test]
-fn a_config_that_config_class_refuses_is_told_with_field_value_and_what_is_allowed() -> Result<()> {
+fn refused_config_is_reported_with_field_value_and_allowed_values() -> Result<()> {
     let Some(run) = preflight("preflight-config-wrong")? else {
         return Ok(());
     };

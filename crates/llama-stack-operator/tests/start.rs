@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod pod;
-#[path = "../../provider/tests/common/told.rs"]
+#[path = "../../provider/tests/common/reported.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
-mod told;
+mod reported;
 mod world;
 
 use std::fs;

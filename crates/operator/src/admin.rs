@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_waited_for_and_what_is_wrong_is_named() {
+    async fn missing_condition_and_error_are_named() {
         let (health, shutdown) = (Health::default(), CancellationToken::new());
         let metrics = Metrics::new("toy", Leadership::always());
         let router = router(health.clone(), metrics, shutdown.clone());

@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn state_is_that_of_the_conditions() {
-        let told = |conditions: &[(&str, &str, &str)]| {
+        let reported = |conditions: &[(&str, &str, &str)]| {
             let conditions: Vec<_> = conditions
                 .iter()
                 .map(|(kind, status, reason)| json!({"type": kind, "status": status, "reason": reason, "message": "m"}))
@@ -69,19 +69,22 @@ mod tests {
             Reading::of(&serde_json::from_value(object).unwrap())
         };
         let unread = ("HPAActive", "False", "HPAMetricsUnavailable");
-        assert_eq!(told(&[]), Reading::Silent);
-        assert_eq!(told(&[("Ready", "Unknown", "")]), Reading::Silent);
-        assert_eq!(told(&[("Ready", "True", "ScaledObjectReady")]), Reading::Ready);
+        assert_eq!(reported(&[]), Reading::Silent);
+        assert_eq!(reported(&[("Ready", "Unknown", "")]), Reading::Silent);
+        assert_eq!(reported(&[("Ready", "True", "ScaledObjectReady")]), Reading::Ready);
         let asleep = ("HPAActive", "True", "ScalingDisabled");
-        assert_eq!(told(&[("Ready", "True", "ScaledObjectReady"), asleep]), Reading::Ready);
-        let refused = Reading::Refused("m (TriggerError)".to_owned());
-        assert_eq!(told(&[("Ready", "False", "TriggerError"), unread]), refused);
-        let blind = Reading::Blind("m (HPAMetricsUnavailable)".to_owned());
-        assert_eq!(told(&[("Ready", "True", "ScaledObjectReady"), unread]), blind);
-        let blind = Reading::Blind("m (PartialTriggerError)".to_owned());
-        assert_eq!(told(&[("Ready", "Unknown", "PartialTriggerError")]), blind);
         assert_eq!(
-            told(&[("Paused", "True", "ScaledObjectPaused"), unread]),
+            reported(&[("Ready", "True", "ScaledObjectReady"), asleep]),
+            Reading::Ready
+        );
+        let refused = Reading::Refused("m (TriggerError)".to_owned());
+        assert_eq!(reported(&[("Ready", "False", "TriggerError"), unread]), refused);
+        let blind = Reading::Blind("m (HPAMetricsUnavailable)".to_owned());
+        assert_eq!(reported(&[("Ready", "True", "ScaledObjectReady"), unread]), blind);
+        let blind = Reading::Blind("m (PartialTriggerError)".to_owned());
+        assert_eq!(reported(&[("Ready", "Unknown", "PartialTriggerError")]), blind);
+        assert_eq!(
+            reported(&[("Paused", "True", "ScaledObjectPaused"), unread]),
             Reading::Paused
         );
     }

@@ -28,7 +28,7 @@ pub enum Error {
     #[error(transparent)]
     File(#[from] Unreadable),
     /// The kubeconfig lacks the selected context, cluster or user.
-    #[error("the kubeconfig cannot be used (does the context exist?)")]
+    #[error("the kubeconfig cannot be used: {0}; list its contexts with: kubectl config get-contexts")]
     Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
     /// The namespace of the context or pod is not a valid name.
     #[error("the namespace of the kubeconfig's context cannot be used")]
@@ -42,7 +42,7 @@ pub enum Error {
     #[error("no cluster to talk to: give --kubeconfig FILE or --context NAME, set KUBECONFIG, or run inside a cluster")]
     Nowhere(#[source] Box<kube::config::InClusterError>),
     /// The configuration is not supported.
-    #[error("cannot make a client from the kubeconfig (are its certificates whole?)")]
+    #[error("cannot make a client from the kubeconfig: {0}; correct its certificates")]
     Client(#[source] Box<kube::Error>),
 }
 

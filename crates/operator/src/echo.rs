@@ -112,8 +112,8 @@ pub(crate) fn key(kind: &str, namespace: &str, name: &str) -> Key {
 
 /// The answer to the removal of the last finalizer keeps the resource version of what was deleted with it.
 fn is_newer(answer: &impl Resource, watched: &impl Resource) -> bool {
-    let (told, seen) = (revision(answer), revision(watched));
-    told > seen || told == seen && answer.meta().finalizers != watched.meta().finalizers
+    let (reported, seen) = (revision(answer), revision(watched));
+    reported > seen || reported == seen && answer.meta().finalizers != watched.meta().finalizers
 }
 
 /// The resource version as a number. Those of one kind grow (Kubernetes 1.35, KEP-5504; true of etcd before).

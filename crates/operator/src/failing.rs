@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_writes_any_more_is_forgotten() {
+    fn failure_of_an_unwritten_object_is_forgotten() {
         let (failing, start) = (Failing::default(), Instant::now());
         failing.failed(service("m"), start);
         failing.failed(service("another"), start + FORGOTTEN);

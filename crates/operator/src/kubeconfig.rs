@@ -6,9 +6,15 @@ use std::path::{Path, PathBuf};
 use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
 use secrecy::ExposeSecret;
 
+use crate::telemetry::message;
+
 /// A kubeconfig file that cannot be read or merged.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the kubeconfig {}", path.display())]
+#[error(
+    "cannot read the kubeconfig {}: {}; select another with --kubeconfig or KUBECONFIG",
+    path.display(),
+    message(source.as_ref())
+)]
 pub struct Unreadable {
     path: PathBuf,
     source: Box<KubeconfigError>,
@@ -266,9 +272,10 @@ mod tests {
         let path = directory.path().join("config");
         fs::write(&path, "clusters: 5").unwrap();
         let error = read_all(vec![path.clone()]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("cannot read the kubeconfig {}", path.display())
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("cannot read the kubeconfig {}: line 1 column", path.display())),
+            "{text}"
         );
     }
 }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unpacked_is_what_was_packed() {
+    fn unpacked_object_is_the_packed_one() {
         let packed = Packed::from(pod());
         assert_eq!(packed.unpack().unwrap(), pod());
         assert_eq!(packed.meta().name, pod().metadata.name);

@@ -360,7 +360,7 @@ mod tests {
 
     /// Changes by these events; a removed object starts with `-`.
     fn changes(store: &Store<String>, events: impl IntoIterator<Item = Event<Pod>>) -> Vec<String> {
-        let told = RefCell::new(Vec::new());
+        let noted = RefCell::new(Vec::new());
         let mut arriving = Objects::new();
         for event in events {
             store.take_in(&mut arriving, event, node, |change| {
@@ -368,12 +368,12 @@ mod tests {
                 let Change {
                     namespace, name, kept, ..
                 } = change;
-                told.borrow_mut().push(format!("{sign}{namespace}/{name} {kept}"));
+                noted.borrow_mut().push(format!("{sign}{namespace}/{name} {kept}"));
             });
         }
-        let mut told = told.into_inner();
-        told.sort();
-        told
+        let mut noted = noted.into_inner();
+        noted.sort();
+        noted
     }
 
     #[test]
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn objects_are_filed_by_a_label() {
         let store = Store::by_label("owner");
-        let told = changes(
+        let noted = changes(
             &store,
             [
                 Event::Apply(pod("b", Some("x"), "2")),
@@ -460,7 +460,7 @@ mod tests {
                 Event::Apply(pod("d", None, "4")),
             ],
         );
-        assert_eq!(told, ["ns/x 1", "ns/x 2", "ns/xy 3"]);
+        assert_eq!(noted, ["ns/x 1", "ns/x 2", "ns/xy 3"]);
         assert_eq!(store.all("ns", "x", String::clone), ["1", "2"]);
         assert_eq!(store.all("ns", "y", String::clone), [""; 0]);
     }

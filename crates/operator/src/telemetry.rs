@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use kube::config::KubeconfigError;
 use tracing_subscriber::EnvFilter;
 
 /// Arguments for logs.
@@ -45,24 +46,60 @@ pub async fn exit<E: std::error::Error + 'static>(body: impl Future<Output = Res
 /// An error with its causes. kube's messages contain their causes already, so that repetitions are omitted.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = message(error);
-    let mut source = error.source();
-    while let Some(cause) = source {
+    let mut current = error;
+    while let Some(cause) = current.source().filter(|_| !is_complete(current)) {
         let cause_text = message(cause);
         if !text.contains(&cause_text) {
             text = format!("{text}: {cause_text}");
         }
-        source = cause.source();
+        current = cause;
     }
     text
 }
 
-/// Message of one error. kube's adds the whole response of the API server in Debug form.
-fn message(error: &(dyn std::error::Error + 'static)) -> String {
-    let boxed = error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref);
-    match error.downcast_ref::<kube::Error>().or(boxed) {
-        Some(kube::Error::Api(status)) if !status.message.is_empty() => status.message.clone(),
+/// Message of one error, for people. kube's adds the whole response of the API server in Debug form, and the layers between a request
+/// and the reason why it was not sent.
+pub fn message(error: &(dyn std::error::Error + 'static)) -> String {
+    if is_of_transport(error) {
+        let mut last = error;
+        while let Some(cause) = last.source() {
+            last = cause;
+        }
+        return last.to_string();
+    }
+    match (of_kube(error), of_kubeconfig(error)) {
+        (Some(kube::Error::Api(status)), _) if !status.message.is_empty() => status.message.clone(),
+        (_, Some(KubeconfigError::ReadConfig(cause, _))) => cause.to_string(),
+        (_, Some(KubeconfigError::Parse(cause))) => {
+            let text = cause.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            line.trim_start_matches("error: ").trim_end().to_owned()
+        }
         _ => error.to_string(),
     }
+}
+
+/// Whether the message of an error contains its causes.
+fn is_complete(error: &(dyn std::error::Error + 'static)) -> bool {
+    is_of_transport(error) || matches!(of_kube(error), Some(kube::Error::Api(_)))
+}
+
+/// Whether no response came.
+fn is_of_transport(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(
+        of_kube(error),
+        Some(kube::Error::Service(_) | kube::Error::HyperError(_))
+    )
+}
+
+fn of_kube<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a kube::Error> {
+    let boxed = error.downcast_ref::<Box<kube::Error>>().map(AsRef::as_ref);
+    error.downcast_ref().or(boxed)
+}
+
+fn of_kubeconfig<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a KubeconfigError> {
+    let boxed = error.downcast_ref::<Box<KubeconfigError>>().map(AsRef::as_ref);
+    error.downcast_ref().or(boxed)
 }
 
 #[cfg(test)]
@@ -79,9 +116,27 @@ mod tests {
 
     #[test]
     fn response_of_the_api_server_is_its_message() {
-        let api = || kube::Error::Api(Status::failure("pods \"a\" not found", "NotFound").with_code(404).boxed());
+        let api = || {
+            kube::Error::Api(
+                Status::failure("pods \"a\" not found", "NotFound")
+                    .with_code(404)
+                    .boxed(),
+            )
+        };
         assert_eq!(chain(&api()), "pods \"a\" not found");
-        let failed = Failed { source: Box::new(api()) };
+        let failed = Failed {
+            source: Box::new(api()),
+        };
         assert_eq!(chain(&failed), "cannot read Pod 'a': pods \"a\" not found");
+    }
+
+    #[test]
+    fn request_without_a_response_names_the_last_cause() {
+        let refused = Failed {
+            source: Box::new(kube::Error::Service(Box::new(std::io::Error::other(
+                "connection refused",
+            )))),
+        };
+        assert_eq!(chain(&refused), "cannot read Pod 'a': connection refused");
     }
 }

@@ -546,9 +546,9 @@ mod tests {
         };
         let written = Arc::new(Echo::default());
         let (sender, events) = futures::channel::mpsc::unbounded();
-        let (told, mut missed) = futures::channel::mpsc::unbounded();
+        let (noted, mut missed) = futures::channel::mpsc::unbounded();
         let mut events = std::pin::pin!(reporting_missed(events, written.clone(), "Pod", |pod: &Pod| {
-            told.unbounded_send(pod.name_any()).unwrap();
+            noted.unbounded_send(pod.name_any()).unwrap();
         }));
         let mut pass = async |event: Event<Pod>| {
             sender.unbounded_send(event).unwrap();

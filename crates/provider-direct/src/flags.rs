@@ -101,9 +101,9 @@ impl Flags {
 
     /// All GPUs of a pod serve one model, unless the user sets a parallel size.
     fn parallel(&mut self, accepted: &Accepted) {
-        let is_told = PARALLEL.iter().any(|way| find(&self.values, way).is_some());
+        let is_reported = PARALLEL.iter().any(|way| find(&self.values, way).is_some());
         let gpus = accepted.worker.gpu.as_ref().map_or(0, |gpu| gpu.count);
-        if let Some(flag) = accepted.engine.tensor_parallel.filter(|_| gpus > 1 && !is_told) {
+        if let Some(flag) = accepted.engine.tensor_parallel.filter(|_| gpus > 1 && !is_reported) {
             self.derive(flag, &gpus.to_string());
         }
     }

@@ -104,7 +104,7 @@ fn pod_labels(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
     let ours = selector(&request.name);
     let is_ours = |key: &&String| ours.contains_key(key.as_str());
     let overruled: Vec<&str> = request.pod_labels.keys().filter(is_ours).map(String::as_str).collect();
-    let told = (!overruled.is_empty()).then(|| {
+    let reported = (!overruled.is_empty()).then(|| {
         format!(
             "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider sets",
             overruled.join(", ")
@@ -112,7 +112,7 @@ fn pod_labels(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
     });
     let mut labels = request.pod_labels.clone();
     labels.extend(ours.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-    (labels, told)
+    (labels, reported)
 }
 
 fn object(request: &Request, kind: Kind, body: Value) -> Object {

@@ -115,7 +115,7 @@ fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> 
             "engine.args.{key} would make all workers the same: set serving.mode to disaggregated for prefill and decode workers, and remove the flag"
         ));
     }
-    match flags::doubly_told(request, engine) {
+    match flags::reported_twice(request, engine) {
         Some((option, flag)) => refuse(format!(
             "engine.args.{option} is an option of TensorRT-LLM and is passed in --{flag}, which engine.args.{flag} sets as well: use one of them"
         )),

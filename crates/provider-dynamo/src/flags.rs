@@ -37,7 +37,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
     for (flag, value) in derived(accepted, worker) {
         flags.derive(flag, value);
     }
-    if worker.gpu.count > 1 && !PARALLEL.iter().any(|way| flags.tells(way)) {
+    if worker.gpu.count > 1 && !PARALLEL.iter().any(|way| flags.reports(way)) {
         flags.derive(tensor_parallel(engine), &worker.gpu.count.to_string());
     }
     let model = match accepted.model {
@@ -94,9 +94,9 @@ fn tensor_parallel(engine: Engine) -> &'static str {
 }
 
 /// An option of TensorRT-LLM next to the flag that contains all of them.
-pub(crate) fn doubly_told(request: &Request, engine: Engine) -> Option<(&str, &'static str)> {
-    let is_told = engine == Engine::TrtLlm && request.args.contains_key(ENGINE_OPTIONS);
-    let option = request.args.keys().find(|key| is_option(key)).filter(|_| is_told)?;
+pub(crate) fn reported_twice(request: &Request, engine: Engine) -> Option<(&str, &'static str)> {
+    let is_reported = engine == Engine::TrtLlm && request.args.contains_key(ENGINE_OPTIONS);
+    let option = request.args.keys().find(|key| is_option(key)).filter(|_| is_reported)?;
     Some((option, ENGINE_OPTIONS))
 }
 
@@ -136,7 +136,7 @@ impl Flags {
     }
 
     /// Whether a flag is set, or TensorRT-LLM's option of that name.
-    fn tells(&self, flag: &str) -> bool {
+    fn reports(&self, flag: &str) -> bool {
         self.find(flag).is_some() || self.options.keys().any(|option| option.replace('_', "-") == flag)
     }
 
@@ -198,9 +198,9 @@ impl Flags {
     /// Sets a generated flag, unless `engine.args` has it.
     fn derive(&mut self, flag: &str, value: &str) {
         // A file or JSON text of options is left to the user.
-        let options_are_told = || self.find(ENGINE_OPTIONS).is_some() || self.find("extra-engine-args").is_some();
+        let options_are_reported = || self.find(ENGINE_OPTIONS).is_some() || self.find("extra-engine-args").is_some();
         if flag == ENGINE_OPTIONS {
-            if !options_are_told() {
+            if !options_are_reported() {
                 let derived = serde_json::from_str::<Map<String, Value>>(value).unwrap_or_default();
                 let given = std::mem::replace(&mut self.options, derived);
                 self.options.extend(given);

@@ -13,7 +13,7 @@ use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
 use crate::engine::{Engine, FRONTEND, Role, worker_name};
 use crate::flags;
-use crate::runtime::{RuntimeVersion, ToldBy};
+use crate::runtime::{ReportedBy, RuntimeVersion};
 
 /// Environment variable of the frontend that selects how it chooses a worker.
 const ROUTER_MODE: &str = "DYN_ROUTER_MODE";
@@ -166,9 +166,9 @@ fn bare<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConf
         volumes: &[],
         shared_memory: None,
         image_user: accepted.runtime.user,
-        runtime_version: match accepted.runtime.told_by {
-            ToldBy::Tag => None,
-            ToldBy::TagInOurReading | ToldBy::Assumption => Some(accepted.runtime.version),
+        runtime_version: match accepted.runtime.reported_by {
+            ReportedBy::Tag => None,
+            ReportedBy::TagInOurReading | ReportedBy::Assumption => Some(accepted.runtime.version),
         },
     }
 }
@@ -226,9 +226,9 @@ fn overruled_router_mode(request: &Request, accepted: &Accepted) -> Option<Strin
 
 fn assumed_version(request: &Request, accepted: &Accepted) -> Option<String> {
     let image = request.image.as_ref()?;
-    (accepted.runtime.told_by == ToldBy::Assumption).then(|| {
+    (accepted.runtime.reported_by == ReportedBy::Assumption).then(|| {
         format!(
-            "spec.image: the tag of {image} tells no version of Dynamo, so the flags are those of {}; \
+            "spec.image: the tag of {image} names no version of Dynamo, so the flags are those of {}; \
              if the image holds another release, give it a tag that begins with its version",
             accepted.runtime.version
         )

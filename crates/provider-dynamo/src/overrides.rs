@@ -21,7 +21,7 @@ pub(crate) fn documented() -> Vec<OverrideKey> {
             OverrideType::String,
             "How the frontend chooses a worker: kv, by what the workers have in their KV caches; round-robin or random; \
              since Dynamo 1.0.0 direct, if another router names the worker in each request; since 1.1.0 power-of-two, \
-             least-loaded or device-aware-weighted; none, as Dynamo's frontend does when it is told nothing. \
+             least-loaded or device-aware-weighted; none, as Dynamo's frontend does when it is reported nothing. \
              Defaults to round-robin.",
         ),
         key(

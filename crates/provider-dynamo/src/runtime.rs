@@ -48,14 +48,14 @@ pub(crate) fn default_version(shape: Shape) -> RuntimeVersion {
 pub(crate) struct Runtime {
     pub(crate) image: String,
     pub(crate) version: RuntimeVersion,
-    pub(crate) told_by: ToldBy,
+    pub(crate) reported_by: ReportedBy,
     /// User of the image, if it is known.
     pub(crate) user: Option<i64>,
 }
 
 /// Origin of the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ToldBy {
+pub(crate) enum ReportedBy {
     /// The tag of the image, which Dynamo reads as well.
     Tag,
     /// The tag of the image, which Dynamo does not read: 0.7.0.post1, or a tag with a digest.
@@ -72,18 +72,18 @@ impl Runtime {
             return Self {
                 image: Mirror::of_default(mirror, &image).into_owned(),
                 version: otherwise,
-                told_by: ToldBy::Tag,
+                reported_by: ReportedBy::Tag,
                 user: user(otherwise),
             };
         };
-        let (version, told_by) = match version_of(image) {
-            Some((version, told_by)) => (version, told_by),
-            None => (otherwise, ToldBy::Assumption),
+        let (version, reported_by) = match version_of(image) {
+            Some((version, reported_by)) => (version, reported_by),
+            None => (otherwise, ReportedBy::Assumption),
         };
         Self {
             image: image.to_owned(),
             version,
-            told_by,
+            reported_by,
             user: None,
         }
     }
@@ -106,7 +106,7 @@ fn repository(engine: Engine) -> &'static str {
 
 /// The version in an image's tag: the digits at its beginning. Dynamo itself requires semver for the rest, and no digest (Dynamo
 /// `deploy/operator/internal/webhook/validation/shared_helpers.go`, runtimeVersionOverrideRequired).
-fn version_of(image: &str) -> Option<(RuntimeVersion, ToldBy)> {
+fn version_of(image: &str) -> Option<(RuntimeVersion, ReportedBy)> {
     let (reference, digest) = image.split_once('@').map_or((image, None), |(r, d)| (r, Some(d)));
     let (_, tag) = reference.rsplit('/').next()?.split_once(':')?;
     let numbers = tag.strip_prefix('v').unwrap_or(tag);
@@ -116,12 +116,12 @@ fn version_of(image: &str) -> Option<(RuntimeVersion, ToldBy)> {
     let (numbers, rest) = numbers.split_at(end);
     let version = numbers.trim_end_matches('.').parse().ok()?;
     let is_semver = !numbers.ends_with('.') && (rest.is_empty() || rest.starts_with(['-', '+']));
-    let told_by = if is_semver && digest.is_none() {
-        ToldBy::Tag
+    let reported_by = if is_semver && digest.is_none() {
+        ReportedBy::Tag
     } else {
-        ToldBy::TagInOurReading
+        ReportedBy::TagInOurReading
     };
-    Some((version, told_by))
+    Some((version, reported_by))
 }
 
 impl TryFrom<String> for RuntimeVersion {
@@ -295,14 +295,17 @@ mod tests {
         for (image, expected) in [
             (
                 "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.3.1",
-                Some((v(1, 3, 1), ToldBy::Tag)),
+                Some((v(1, 3, 1), ReportedBy::Tag)),
             ),
-            ("vllm-runtime:v0.9.1", Some((v(0, 9, 1), ToldBy::Tag))),
-            ("vllm-runtime:1.0.0-cuda13", Some((v(1, 0, 0), ToldBy::Tag))),
-            ("vllm-runtime:0.7.0.post1", Some((v(0, 7, 0), ToldBy::TagInOurReading))),
+            ("vllm-runtime:v0.9.1", Some((v(0, 9, 1), ReportedBy::Tag))),
+            ("vllm-runtime:1.0.0-cuda13", Some((v(1, 0, 0), ReportedBy::Tag))),
+            (
+                "vllm-runtime:0.7.0.post1",
+                Some((v(0, 7, 0), ReportedBy::TagInOurReading)),
+            ),
             (
                 "host:5000/vllm-runtime:1.2.0@sha256:00",
-                Some((v(1, 2, 0), ToldBy::TagInOurReading)),
+                Some((v(1, 2, 0), ReportedBy::TagInOurReading)),
             ),
             ("host:5000/vllm-runtime", None),
             ("vllm-runtime:latest", None),

@@ -80,20 +80,20 @@ fn reason(phase: Phase, unmet: Option<Condition>) -> String {
         Phase::Failed => "Failed",
         _ => "Deploying",
     };
-    let told = unmet.map(|c| camel_case(c.reason)).filter(|told| !told.is_empty());
-    told.unwrap_or_else(|| own.to_owned())
+    let noted = unmet.map(|c| camel_case(c.reason)).filter(|noted| !noted.is_empty());
+    noted.unwrap_or_else(|| own.to_owned())
 }
 
 fn message(status: &Value, phase: Phase, unmet: Option<Condition>, counts: &Counts, desired: i32) -> String {
     // The field of the design. Dynamo itself has the condition.
-    let told = status["message"].as_str().filter(|text| !text.is_empty());
-    let told = told
+    let noted = status["message"].as_str().filter(|text| !text.is_empty());
+    let noted = noted
         .or_else(|| unmet.map(|c| c.message))
         .filter(|text| !text.is_empty());
-    match (phase, told) {
+    match (phase, noted) {
         (Phase::Running, _) if desired == 0 => "Scaled to zero: no worker is desired".to_owned(),
         (Phase::Running, _) => String::new(),
-        (_, Some(told)) => told.to_owned(),
+        (_, Some(noted)) => noted.to_owned(),
         (Phase::Failed, None) => unmet.map(|c| c.reason.to_owned()).unwrap_or_default(),
         (_, None) if counts.ready >= desired => "Waiting for Dynamo to complete the rollout".to_owned(),
         (_, None) => format!("{} of {desired} workers ready", counts.ready),

@@ -64,9 +64,9 @@ fn parallel(accepted: &Accepted, flags: &mut Flags) {
         "data-parallel-size",
         "prefill-context-parallel-size",
     ];
-    let told = WAYS.iter().any(|flag| flags::find(&flags.values, flag).is_some());
+    let reported = WAYS.iter().any(|flag| flags::find(&flags.values, flag).is_some());
     if accepted.engine == Engine::Vllm
-        && !told
+        && !reported
         && let Some(gpu) = accepted.worker.gpu.as_ref().filter(|gpu| gpu.count > 1)
     {
         flags
@@ -127,10 +127,10 @@ fn pod_labels(request: &Request) -> (BTreeMap<&str, &str>, Option<String>) {
         .map(|(key, value)| (key.as_str(), value.as_str()))
         .chain([(DEPLOYMENT, request.name.as_str())])
         .collect();
-    let told = (!overruled.is_empty()).then(|| {
+    let reported = (!overruled.is_empty()).then(|| {
         format!("podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and KAITO set", overruled.join(", "))
     });
-    (all, told)
+    (all, reported)
 }
 
 fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags, mounts: Vec<Value>) -> Value {

@@ -57,7 +57,7 @@ fn ignored(request: &Request, accepted: &Accepted, model: &str) -> Vec<String> {
     if let Some(gpu) = accepted.worker.gpu.as_ref().filter(|gpu| gpu.count > 1) {
         ignored.push(format!(
             "resources.gpu.count: {} is ignored beyond asking for GPUs: KAITO's presets take as many as KAITO estimates for the model; \
-             tensor-parallel-size in engine.args tells vLLM how many to use",
+             tensor-parallel-size in engine.args sets how many vLLM uses",
             gpu.count
         ));
     }

@@ -25,7 +25,7 @@ const PENDING: &str = "workspacePending";
 pub(crate) fn of_workspace(object: &Value) -> Reading {
     let conditions = Conditions::of(object);
     let state = object["status"]["state"].as_str().unwrap_or_default();
-    let (phase, told) = match state {
+    let (phase, reported) = match state {
         "Ready" | "Succeeded" | "Running" => (Phase::Running, None),
         "Failed" => (
             Phase::Failed,
@@ -50,8 +50,8 @@ pub(crate) fn of_workspace(object: &Value) -> Reading {
         }
     };
     let ready = i32::from(phase == Phase::Running);
-    let reading = reading(phase, told, ready, &conditions);
-    match told.filter(|told| told.type_ == "NodesReady" && phase != Phase::Running) {
+    let reading = reading(phase, reported, ready, &conditions);
+    match reported.filter(|reported| reported.type_ == "NodesReady" && phase != Phase::Running) {
         Some(_) => Reading {
             message: format!("{}{}", reading.message, selector(object)),
             ..reading
@@ -164,7 +164,7 @@ fn owner(workspace: &Value) -> Option<&Value> {
         .map(|owner| &owner["uid"])
 }
 
-fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Conditions) -> Reading {
+fn reading(phase: Phase, reported: Option<Condition>, ready: i32, conditions: &Conditions) -> Reading {
     let reason = match phase {
         Phase::Running => "Ready",
         Phase::Failed => "Failed",
@@ -172,11 +172,11 @@ fn reading(phase: Phase, told: Option<Condition>, ready: i32, conditions: &Condi
     };
     Reading {
         phase,
-        reason: told
+        reason: reported
             .and_then(|c| camel_case(c.reason))
             .unwrap_or_else(|| reason.to_owned()),
         // The name of the condition shows the step; for a failure only the reason matters.
-        message: told
+        message: reported
             .map(|c| {
                 if phase == Phase::Failed && !c.message.is_empty() {
                     c.message.to_owned()

@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn values_of_the_wrong_type_are_refused_with_an_example() {
-        for (key, text, told) in [
+        for (key, text, reported) in [
             (
                 "max-num-seqs",
                 "many",
@@ -347,7 +347,7 @@ mod tests {
         ] {
             let message = read(key, text).unwrap_err();
             assert!(
-                message.starts_with(&format!("engine.args.{key} is ")) && message.contains(told),
+                message.starts_with(&format!("engine.args.{key} is ")) && message.contains(reported),
                 "{message}"
             );
             assert!(message.ends_with("or remove it"), "{message}");

@@ -113,7 +113,7 @@ fn model<'a>(request: &'a Request, ignored: &mut Vec<String>) -> Result<Model<'a
         (None, Some(id)) => id,
         (None, None) => {
             return refuse(
-                "model.id is missing: with model.source custom the model lies in spec.image, and Ray Serve must be told where. \
+                "model.id is missing: with model.source custom the model lies in spec.image, and Ray Serve needs its path. \
                  Set model.id (or engine.args.model) to its path, as /models/llama",
             );
         }

@@ -39,11 +39,11 @@ pub(crate) fn of_pods(request: &Request) -> (BTreeMap<String, String>, Option<St
         .map(String::as_str)
         .filter(|key| is_taken(key))
         .collect();
-    let told = (!taken.is_empty()).then(|| {
+    let reported = (!taken.is_empty()).then(|| {
         format!(
             "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and KubeRay set",
             taken.join(", ")
         )
     });
-    (labels, told)
+    (labels, reported)
 }

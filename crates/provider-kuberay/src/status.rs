@@ -100,17 +100,17 @@ impl<'a> Service<'a> {
     /// State of a RayService that is suspended, or was until a moment ago, although replicas are desired.
     fn resuming(&self) -> Option<State> {
         if self.object["spec"]["suspend"] == true {
-            let told = if self.object["metadata"]["labels"][QUEUE].is_string() {
+            let reported = if self.object["metadata"]["labels"][QUEUE].is_string() {
                 "The RayService is suspended until Kueue admits it: check the quota of its queue with kubectl get workloads"
             } else {
                 "Another writer has suspended the RayService; it is resumed"
             };
-            return Some(state(Phase::Deploying, "Suspended", told));
+            return Some(state(Phase::Deploying, "Suspended", reported));
         }
         let is = |type_| self.condition(type_).is_some_and(|c| c.is_true());
         if is("Suspending") {
-            let told = "KubeRay deletes the cluster, as it was suspended, and then creates it again";
-            return Some(state(Phase::Deploying, "Resuming", told));
+            let reported = "KubeRay deletes the cluster, as it was suspended, and then creates it again";
+            return Some(state(Phase::Deploying, "Resuming", reported));
         }
         let ready = self.condition("Ready");
         let is_resuming = is("Suspended") || ready.is_some_and(|c| !c.is_true() && c.reason == "SuspendComplete");
@@ -128,15 +128,16 @@ impl<'a> Service<'a> {
     /// Two clusters: the earlier one serves.
     fn upgrading(&self) -> State {
         if let Some(app) = failing(&self.pending) {
-            let told = format!(
+            let reported = format!(
                 "An earlier version still serves, and the new one does not start: {}",
                 app.text()
             );
-            return state(Phase::Deploying, "UpgradeFailing", told);
+            return state(Phase::Deploying, "UpgradeFailing", reported);
         }
-        let told = "An earlier version serves while the new one starts in a second cluster";
-        let told = unfinished(&self.pending).map_or_else(|| told.to_owned(), |app| format!("{told}: {}", app.text()));
-        state(Phase::Deploying, "UpgradeInProgress", told)
+        let reported = "An earlier version serves while the new one starts in a second cluster";
+        let reported =
+            unfinished(&self.pending).map_or_else(|| reported.to_owned(), |app| format!("{reported}: {}", app.text()));
+        state(Phase::Deploying, "UpgradeInProgress", reported)
     }
 
     /// One cluster that has served before, and still does.
@@ -338,12 +339,12 @@ impl Application<'_> {
     /// The state and its cause. After the last attempt the application only says that it failed, and its deployments say why.
     fn text(&self) -> String {
         let own = (!self.message.is_empty()).then(|| essence(self.message));
-        let told: Vec<String> = own.into_iter().chain(self.troubles.clone()).collect();
-        let told = told.join("; ");
-        if told.is_empty() {
+        let reported: Vec<String> = own.into_iter().chain(self.troubles.clone()).collect();
+        let reported = reported.join("; ");
+        if reported.is_empty() {
             format!("Serve application {} is {}", self.name, self.status)
         } else {
-            format!("Serve application {} is {}: {told}", self.name, self.status)
+            format!("Serve application {} is {}: {reported}", self.name, self.status)
         }
     }
 }

@@ -88,14 +88,14 @@ pub async fn run(provider: impl Provider, process: Process, verify_endpoints: bo
     let deployments = reflect(deployments, writer);
     let forgetful = answers.clone();
     let deployments = ready_when_listed(deployments, deployments_listed).filter_map(move |event| {
-        let told = subject(event).map(|(md, gone)| {
+        let reported = subject(event).map(|(md, gone)| {
             if gone {
                 let (namespace, name) = key(&md);
                 forgetful.carry_out(&namespace, &name, ProbeDecision::Forget);
             }
             Ok(md)
         });
-        std::future::ready(told)
+        std::future::ready(reported)
     });
     let changes = stream::select_all([
         changes(caches.installed_changes()).boxed(),

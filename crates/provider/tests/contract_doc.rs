@@ -80,7 +80,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
 }
 
-/// 12 for `r12_drift_is_put_back`.
+/// 12 for `r12_drift_is_reverted`.
 fn rule_of(name: &str) -> Option<u32> {
     name.strip_prefix('r')?.split_once('_')?.0.parse().ok()
 }

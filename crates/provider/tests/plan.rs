@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::acme::{Acme, FLEET, SERVER};
+use common::reported;
 use common::ssa::{self, Applied};
-use common::told;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
@@ -98,10 +98,10 @@ fn every_case_gives_what_is_expected() {
     runway_golden::check(&cases(), 40, |case| {
         let seen = observed(case);
         let Decision { plan, probe } = plan::decide(&ACME, &seen);
-        case.compare("plan.yaml", Some(format!("{}{}", told::plan(&plan), shown(&probe))));
+        case.compare("plan.yaml", Some(format!("{}{}", reported::plan(&plan), shown(&probe))));
         let next = settled(&seen, &plan);
         if plan.finalizer != Finalizer::Remove && !next.is_silent() {
-            case.problem(&format!("not silent after it\n{}", told::plan(&next)));
+            case.problem(&format!("not silent after it\n{}", reported::plan(&next)));
         }
     });
 }
@@ -150,11 +150,11 @@ fn each_event_is_sent_once_per_change() {
     for (case, expected) in table {
         let seen = observed(&Case::new(cases().join(case)));
         let plan = plan::plan(&ACME, &seen);
-        assert_eq!(told::events(&plan), expected, "{case}");
+        assert_eq!(reported::events(&plan), expected, "{case}");
         // Without its finalizer the object is gone.
         if plan.finalizer != Finalizer::Remove {
             let next = plan::plan(&ACME, &carried_out(&seen, &plan));
-            assert_eq!(told::events(&next), [""; 0], "{case}, once more");
+            assert_eq!(reported::events(&next), [""; 0], "{case}, once more");
         }
     }
 }
@@ -353,7 +353,7 @@ fn made(md: &Value, back: &Value) -> Vec<Value> {
         now: MADE.parse().unwrap(),
     };
     let plan = plan::plan(&ACME, &seen);
-    assert!(!plan.apply.is_empty(), "nothing was made: {}", told::plan(&plan));
+    assert!(!plan.apply.is_empty(), "nothing was made: {}", reported::plan(&plan));
     plan.apply.iter().map(|apply| stored(&apply.object, MADE)).collect()
 }
 

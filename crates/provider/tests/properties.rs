@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::acme::Acme;
-use common::{ssa, told};
+use common::{reported, ssa};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::collection::vec;
@@ -267,7 +267,7 @@ proptest! {
             ..whole.clone()
         };
         prop_assert_eq!(least.md.status.as_ref(), None);
-        prop_assert_eq!(told::plan(&plan::plan(&ACME, &least)), told::plan(&plan::plan(&ACME, &whole)));
+        prop_assert_eq!(reported::plan(&plan::plan(&ACME, &least)), reported::plan(&plan::plan(&ACME, &whole)));
     }
 
     #[test]
@@ -287,7 +287,7 @@ proptest! {
 
         let seen = see(&md, &objects, &situation, situation.age);
         let plan = plan::plan(&ACME, &seen);
-        prop_assert_eq!(told::plan(&plan), told::plan(&plan::plan(&ACME, &seen)), "made twice");
+        prop_assert_eq!(reported::plan(&plan), reported::plan(&plan::plan(&ACME, &seen)), "made twice");
         prop_assert_ne!(plan.look_again, Some(Duration::ZERO), "a hot loop");
         if let Some(status) = &plan.status {
             prop_assert!(status["message"].as_str().unwrap_or_default().len() <= 4096);
@@ -318,7 +318,7 @@ proptest! {
             carry_out(&next, &mut md, &mut objects, seen.now);
             next = plan::plan(&ACME, &see(&md, &objects, &situation, situation.age));
         }
-        prop_assert!(next.is_silent(), "after\n{}\nwith {:#}\nstill\n{}", told::plan(&plan), before["status"], told::plan(&next));
+        prop_assert!(next.is_silent(), "after\n{}\nwith {:#}\nstill\n{}", reported::plan(&plan), before["status"], reported::plan(&next));
 
         // A later message changes no transition time, unless the status of the condition changed.
         let later = plan::plan(&ACME, &see(&md, &objects, &situation, situation.age + 100));

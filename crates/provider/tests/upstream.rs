@@ -201,7 +201,7 @@ fn fields_that_are_not_used_do_not_change_the_hash() {
 }
 
 #[test]
-fn what_is_taken_for_the_newest_schema_is_what_is_found_in_its_crd() {
+fn newest_schema_is_the_one_in_its_crd() {
     let newest = Installed::newest(&[server()]).state(server().kind);
     assert_eq!(newest, found(json!([stored("v2", &v2())])));
 }

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn held_request_wakes_a_model_again_that_still_sleeps_and_of_which_there_is_no_news() {
+    async fn held_request_wakes_a_model_again_that_still_sleeps_without_events() {
         let (writes, models) = (Arc::default(), Models::default());
         let metrics = Arc::new(Metrics::new(1));
         let client = cluster(&writes);

@@ -835,7 +835,7 @@ fn pool_has_the_pods_of_the_service_and_the_picker_of_the_model() {
 }
 
 #[test]
-fn label_with_the_engine_is_asked_for_only_if_a_picker_would_read_other_metrics() {
+fn label_with_the_engine_is_required_only_if_a_picker_would_read_other_metrics() {
     let remark = |seen: Observed| {
         let seen = with(settled(seen), |seen| {
             seen.route = answered(seen.route.take(), &accepted());

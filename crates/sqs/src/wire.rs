@@ -157,7 +157,7 @@ impl Http {
             .0
             .request(request.map(Full::new))
             .await
-            .map_err(|error| told(&error))?;
+            .map_err(|error| reported(&error))?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, LARGEST_ANSWER).collect().await;
         Ok(Response::from_parts(
@@ -168,7 +168,7 @@ impl Http {
 }
 
 /// An error with its causes, because hyper puts the reason into the last one.
-fn told(error: &dyn std::error::Error) -> String {
+fn reported(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let all: Vec<String> = causes.map(ToString::to_string).collect();
     all.join(": ")

@@ -509,16 +509,16 @@ fn sources(module: &Module, cache: &Path, path: &str) -> Result<PathBuf> {
         .env("GOFLAGS", "-mod=readonly")
         .output()
         .context("cannot run `go mod download`")?;
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).with_context(|| {
+    let downloaded: serde_json::Value = serde_json::from_slice(&output.stdout).with_context(|| {
         format!(
             "`go mod download {path}` failed: {}",
             String::from_utf8_lossy(&output.stderr)
         )
     })?;
-    told["Dir"]
+    downloaded["Dir"]
         .as_str()
         .map(PathBuf::from)
-        .with_context(|| format!("{path}: {told}"))
+        .with_context(|| format!("{path}: {downloaded}"))
 }
 
 /// Go's module cache is read-only; a copy is not.

@@ -57,7 +57,7 @@ const MINIMAL: [(&str, &str); 5] = [
 ];
 
 /// CRDs that no provider writes: those of the AsyncActor's targets, and those that the upstream simulator creates.
-const NEIGHBOURS: [(&str, &str); 4] = [
+const NEIGHBORS: [(&str, &str); 4] = [
     (KUBERAY_CLUSTERS, include_str!("../crds/ray.io_rayclusters.yaml")),
     (KEDA_SCALED_OBJECTS, include_str!("../crds/keda.sh_scaledobjects.yaml")),
     (
@@ -80,7 +80,7 @@ fn upstream_crd(name: &str) -> Result<CustomResourceDefinition> {
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) => {
-            let own = MINIMAL.iter().chain(&NEIGHBOURS).find(|(known, _)| *known == name);
+            let own = MINIMAL.iter().chain(&NEIGHBORS).find(|(known, _)| *known == name);
             let Some((_, minimal)) = own else {
                 bail!(
                     "the CRD {} cannot be read ({error}), and the test bed has none of its own by that name",
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crd_that_nobody_has_is_named() {
+    fn missing_crd_is_named() {
         let error = upstream_crds(&["example.org_things.yaml"]).unwrap_err();
         assert!(error.to_string().contains("example.org_things.yaml"), "{error}");
     }

@@ -1,4 +1,4 @@
-"""Plays a model server that speaks OpenAI's API: says again what it was told, in capitals, after a while."""
+"""Plays a model server that speaks OpenAI's API: repeats the prompt in capitals, after a while."""
 
 import json
 import signal

@@ -43,7 +43,7 @@ async fn models_wake_answer_and_sleep_and_nothing_is_lost() -> Result<()> {
     let fight = play.a_fight_begins().await?;
     play.a_bound_deployment_scales_from_zero_and_back().await?;
     play.two_actors_of_our_own_hand_on().await?;
-    play.what_is_wrong_with_a_handler_is_told().await?;
+    play.errors_of_a_handler_are_reported().await?;
     play.a_model_deployment_is_called_where_it_answers().await?;
     play.who_is_let_go_is_as_before().await?;
     play.who_fought_back_is_called_when_asked_for().await?;
@@ -241,7 +241,7 @@ impl Play<'_> {
     async fn two_actors_of_our_own_hand_on(&self) -> Result<()> {
         const HANDLERS: &str = "\
             def double(payload):\n    return {'number': payload['number'] * 2}\n\n\
-            def tell(payload):\n    return {'said': f\"it is {payload['number']}\"}\n";
+            def announce(payload):\n    return {'said': f\"it is {payload['number']}\"}\n";
         let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "handlers", "namespace": NAMESPACE},
             "data": {"handlers.py": HANDLERS}});
         apply(self.stage.node, &[config]).await?;
@@ -280,7 +280,7 @@ impl Play<'_> {
     }
 
     /// The status contains the kubelet's report on pods, with a remedy.
-    async fn what_is_wrong_with_a_handler_is_told(&self) -> Result<()> {
+    async fn errors_of_a_handler_are_reported(&self) -> Result<()> {
         let wrong = |handler: &str, sidecar: Value| {
             let runtime = json!({"name": "asya-runtime", "image": self.stage.runtime, "imagePullPolicy": "Never",
                 "env": [{"name": "ASYA_HANDLER", "value": handler}]});

@@ -372,7 +372,7 @@ async fn controllers_and_the_console_stay_small_and_go_on_answering() -> Result<
 
 /// Without a broker and a runtime: its admin port is open before it finds them.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sidecar_stays_small_and_goes_on_answering() -> Result<()> {
+async fn sidecar_stays_small_and_keeps_answering() -> Result<()> {
     let folder = programs::build(false).await?;
     let (admin, sockets) = (free_address()?, tempfile::tempdir()?);
     let variables = [

@@ -213,7 +213,7 @@ async fn a_trigger_needs_keda(bed: &Bed) -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_autoscaled_is_rejected() -> Result<()> {
+async fn models_without_autoscaling_are_rejected() -> Result<()> {
     let bed = Bed::start_with(Upstream::All, true).await?;
     let _core = bed.core().await?;
     let _direct = bed.provider(Direct::default()).await?;

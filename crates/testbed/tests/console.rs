@@ -120,7 +120,7 @@ async fn on_loopback_only_the_key_lets_in_and_only_own_forms_change_things() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_are_told_at_once_and_a_cluster_that_goes_away_is_told_too() -> Result<()> {
+async fn changes_are_shown_at_once_and_so_is_an_unreachable_cluster() -> Result<()> {
     let mut bed = Bed::start_with(Upstream::Kaito, false).await?;
     bed.create(gemma("one")).await?;
     let served = Served::start(&bed.cluster, None).await?;
@@ -538,7 +538,7 @@ fn echoing_model() -> axum::Router {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_changed_upstream_is_on_the_page_of_changes() -> Result<()> {
+async fn changes_of_an_upstream_object_are_on_the_page_of_changes() -> Result<()> {
     let bed = Bed::start().await?;
     let _core = bed.core().await?;
     let _kaito = bed.kaito().await?;
@@ -787,7 +787,7 @@ const OUTSIDE: [(&str, &str, &str, &[u16]); 6] = [
 ];
 
 /// Responses of each route without a session: none contains data of the cluster.
-async fn nobody_sees_anything(served: &Served) -> Result<()> {
+async fn clients_without_a_session_see_nothing(served: &Served) -> Result<()> {
     let origin = served.origin();
     for (method, _, path, codes) in OUTSIDE {
         let answer = served.ask(method, path, &[("origin", &origin)], "").await?;
@@ -1044,7 +1044,7 @@ async fn with_login_everybody_may_what_the_api_server_lets_them_and_nothing_else
         outside.code == 303 && outside.header("location") == Some("/login"),
         "{outside:?}"
     );
-    nobody_sees_anything(&served).await?;
+    clients_without_a_session_see_nothing(&served).await?;
     let origin = served.origin();
     let bad = served
         .ask("POST", "/login", &[("origin", &origin)], "token=nonsense")
@@ -1074,8 +1074,8 @@ async fn with_login_everybody_may_what_the_api_server_lets_them_and_nothing_else
             let may = access::may(&client, &route.right).await? && (readable || !route.reads);
             let headers = [("cookie", cookie.as_str()), ("origin", origin.as_str())];
             let (did, refused, said) = if route.shows == Shows::Changes {
-                let told = hears_of_changes(&bed, &served, &cookie, may).await?;
-                (told, true, "the stream".to_owned())
+                let reported = hears_of_changes(&bed, &served, &cookie, may).await?;
+                (reported, true, "the stream".to_owned())
             } else {
                 let answer = served.ask(route.method, route.path, &headers, &body).await?;
                 let (did, refused) = route.shows.in_answer(&answer);

@@ -233,7 +233,7 @@ async fn r5_not_ready_after_an_orderly_stop() -> Result<()> {
 }
 
 #[tokio::test]
-async fn r6_an_unknown_schema_is_told_until_a_known_one_is_there() -> Result<()> {
+async fn r6_unknown_schema_is_reported_until_a_known_one_is_installed() -> Result<()> {
     let bed = Bed::start().await?;
     let _core = bed.core().await?;
     let _kaito = bed.kaito().await?;
@@ -416,7 +416,7 @@ fn r25_the_core_gives_up_on_a_dead_provider_after_five_minutes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn r27_what_the_server_fills_in_is_no_drift() -> Result<()> {
+async fn r27_defaults_of_the_server_are_not_drift() -> Result<()> {
     let bed = Bed::start().await?;
     let _core = bed.core().await?;
     let _deployment = bed.provider(DeploymentProvider).await?;
@@ -460,7 +460,7 @@ async fn r30_the_endpoint_exists() -> Result<()> {
 }
 
 #[tokio::test]
-async fn r33_an_unknown_field_is_told_and_nothing_is_half_made() -> Result<()> {
+async fn r33_unknown_field_is_reported_and_nothing_is_half_created() -> Result<()> {
     let bed = Bed::start().await?;
     let _core = bed.core().await?;
     let broken_main = Altered {

@@ -52,7 +52,7 @@ fn cpu(name: &str, replicas: i32) -> Value {
 }
 
 #[tokio::test]
-async fn what_the_server_fills_in_is_no_drift() -> Result<()> {
+async fn defaults_of_the_server_are_not_drift() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, true).await?;
     let _core = bed.core().await?;
     let _direct = bed.provider(Direct::default()).await?;
@@ -164,7 +164,7 @@ async fn an_autoscaler_scales_the_model() -> Result<()> {
 }
 
 #[tokio::test]
-async fn pod_security_admits_baseline_and_what_restricted_says_is_told() -> Result<()> {
+async fn pod_security_admits_baseline_and_messages_of_restricted_are_reported() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, true).await?;
     let _core = bed.core().await?;
     let _direct = bed.provider(Direct::default()).await?;
@@ -438,7 +438,7 @@ async fn a_claim_grows_if_its_class_allows_it() -> Result<()> {
 
 /// A policy of the cluster, as a webhook of an upstream operator, rejects a change.
 #[tokio::test]
-async fn what_admission_rejects_is_quoted_and_the_model_serves_on() -> Result<()> {
+async fn rejection_of_admission_is_quoted_and_the_model_keeps_serving() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, true).await?;
     let _core = bed.core().await?;
     let _direct = bed.provider(Direct::default()).await?;

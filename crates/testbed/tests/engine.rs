@@ -47,7 +47,7 @@ async fn llama_server_answers_its_sentence() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn llama_server_ends_when_its_file_is_no_model() -> Result<()> {
+async fn llama_server_ends_when_its_file_is_not_a_model() -> Result<()> {
     let Some(engine) = prepare("a real llama-server with a wrong model").await? else {
         return Ok(());
     };
@@ -251,8 +251,8 @@ async fn usage_is_read_through_the_api_server(node: &Node, client: &Client, llam
         ensure!(top.usage.is_none(), "{top:?}");
         ensure!(top.problems.iter().any(|problem| problem.contains(reason)), "{top:?}");
     }
-    let nobody = node.client("nobody", &[]).await?;
-    let denied = of(nobody, &models[..1]).await;
+    let unidentified = node.client("nobody", &[]).await?;
+    let denied = of(unidentified, &models[..1]).await;
     ensure!(
         denied[0].problems.iter().any(|problem| problem.contains("list pods")),
         "{denied:?}"

@@ -441,7 +441,7 @@ async fn a_node_is_ready(bed: &Bed) -> Result<()> {
 
 /// Offline and on the server: the same manifests are refused, at the same fields.
 #[tokio::test]
-async fn what_validate_says_offline_the_server_says() -> Result<()> {
+async fn server_says_the_same_as_validate_offline() -> Result<()> {
     let bed = Bed::start().await?;
     let _core = bed.core().await?;
     let _kaito = bed.kaito().await?;

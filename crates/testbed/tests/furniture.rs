@@ -125,20 +125,20 @@ fn judge(script: &str, cases: &[Case]) -> Result<()> {
         .arg(&path)
         .output()
         .context("cannot run Lua")?;
-    let told = String::from_utf8(output.stdout)?;
+    let reported = String::from_utf8(output.stdout)?;
     ensure!(
         output.status.success(),
-        "{}{told}",
+        "{}{reported}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let told: Vec<&str> = told.lines().collect();
+    let reported: Vec<&str> = reported.lines().collect();
     ensure!(
-        told.len() == cases.len(),
+        reported.len() == cases.len(),
         "{} answers to {} objects",
-        told.len(),
+        reported.len(),
         cases.len()
     );
-    for (case, health) in cases.iter().zip(told) {
+    for (case, health) in cases.iter().zip(reported) {
         ensure!(health == case.health, "{}: {health}, not {}", case.name, case.health);
     }
     Ok(())

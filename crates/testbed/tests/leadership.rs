@@ -58,7 +58,7 @@ fn leases(bed: &Bed) -> Api<Lease> {
 }
 
 #[tokio::test]
-async fn one_leads_and_the_next_goes_on() -> Result<()> {
+async fn one_replica_leads_and_the_next_continues() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, false).await?;
     let first = Candidate::start(&bed, "first").await?;
     first.leads(PATIENCE).await?;
@@ -154,7 +154,7 @@ async fn a_lease_that_is_lost_ends_the_work() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_replica_goes_on_where_the_other_stopped() -> Result<()> {
+async fn replica_continues_where_the_other_stopped() -> Result<()> {
     const OBJECTS: usize = 20;
     let bed = Bed::start().await?;
     let _simulator = bed.simulator().await?;

@@ -80,7 +80,7 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
     bed.status("gemma", "up to date", |s| s.observed_generation == Some(2))
         .await?;
 
-    drift_is_put_back_and_pause_stops_that(&bed).await?;
+    drift_is_reverted_and_pause_stops_that(&bed).await?;
     identity_recreates(&bed).await?;
 
     // Deletion goes before pause.
@@ -94,7 +94,7 @@ async fn create_update_drift_pause_and_delete() -> Result<()> {
     bed.inference_set_gone("gemma").await
 }
 
-async fn drift_is_put_back_and_pause_stops_that(bed: &Bed) -> Result<()> {
+async fn drift_is_reverted_and_pause_stops_that(bed: &Bed) -> Result<()> {
     // Drift: a direct edit is reverted and reported once.
     let edit = json!({ "spec": { "template": { "inference": { "template": { "spec": { "containers": [{ "name": "model", "image": "evil:1" }] } } } } } });
     bed.inference_sets()
@@ -899,7 +899,7 @@ async fn a_kill_in_the_middle_changes_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
+async fn failures_are_reported_with_a_remedy() -> Result<()> {
     let bed = Bed::start().await?;
     let _core = bed.core().await?;
     let _kaito = bed.kaito().await?;
@@ -917,10 +917,10 @@ async fn failures_are_told_by_what_the_user_can_do() -> Result<()> {
     object["spec"]["secrets"] = json!({ "huggingFaceToken": "hf-token" });
     bed.create(object).await?;
     let note = bed.event("no-secret", "SecretNotFound").await?;
-    let told = "Secret 'hf-token' not found in namespace 'default'";
-    ensure!(note.starts_with(told), "{note}");
+    let noted = "Secret 'hf-token' not found in namespace 'default'";
+    ensure!(note.starts_with(noted), "{note}");
     bed.status("no-secret", "explained", |s| {
-        s.message.as_ref().is_some_and(|m| m.starts_with(told))
+        s.message.as_ref().is_some_and(|m| m.starts_with(noted))
     })
     .await?;
 

@@ -324,7 +324,7 @@ async fn the_api_server_refuses_what_makes_no_sense() -> Result<()> {
     };
     let provider = |id: &str, image: &str| json!({ "providerId": id, "image": image });
     let long = "a".repeat(46);
-    for (name, spec, told) in [
+    for (name, spec, reported) in [
         (
             "both",
             with(json!({ "distribution": { "name": "a", "image": "b" } })),
@@ -417,7 +417,7 @@ async fn the_api_server_refuses_what_makes_no_sense() -> Result<()> {
     ] {
         match user.create(name, spec).await {
             Ok(()) => bail!("{name} was accepted"),
-            Err(error) => ensure!(format!("{error:#}").contains(told), "{name}: {error:#}"),
+            Err(error) => ensure!(format!("{error:#}").contains(reported), "{name}: {error:#}"),
         }
     }
     // What only looks strange is taken: numbers as quantities, the most providers, every list full.
@@ -428,7 +428,7 @@ async fn the_api_server_refuses_what_makes_no_sense() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_named_is_followed() -> Result<()> {
+async fn named_objects_are_followed() -> Result<()> {
     let user = User::new().await?;
     let _operator = user.bed.llama_stack().await?;
     let config =
@@ -503,7 +503,7 @@ fn given_config(deployment: &Deployment) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn what_belongs_to_others_is_left_alone() -> Result<()> {
+async fn objects_of_others_are_not_changed() -> Result<()> {
     let user = User::new().await?;
     let _operator = user.bed.llama_stack().await?;
     let claim = json!({
@@ -532,7 +532,7 @@ async fn what_belongs_to_others_is_left_alone() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_has_lost_our_label_is_still_ours() -> Result<()> {
+async fn object_without_our_label_is_still_ours() -> Result<()> {
     let user = User::new().await?;
     let _operator = user.bed.llama_stack().await?;
     user.create("stack", json!({ "server": { "distribution": { "name": "starter" } } }))
@@ -551,7 +551,7 @@ async fn what_has_lost_our_label_is_still_ours() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_paused_is_left_alone_until_it_is_resumed() -> Result<()> {
+async fn paused_object_is_not_changed_until_it_is_resumed() -> Result<()> {
     let user = User::new().await?;
     let _operator = user.bed.llama_stack().await?;
     user.create("stack", json!({ "server": { "distribution": { "name": "starter" } } }))

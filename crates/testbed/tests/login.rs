@@ -123,7 +123,7 @@ async fn begin(served: &Served) -> Result<(String, String)> {
 }
 
 /// Passes the issuer's response to the console.
-async fn come_back(served: &Served, location: &str, flow: &str) -> Result<Answer> {
+async fn return_to(served: &Served, location: &str, flow: &str) -> Result<Answer> {
     let path = location.strip_prefix(SITE).with_context(|| location.to_owned())?;
     served.ask("GET", path, &[("cookie", flow)], "").await
 }
@@ -134,7 +134,7 @@ async fn sign_in<'a>(served: &'a Served, dex: &Dex, user: &str) -> Result<User<'
         ensure!(url.contains(part), "{url}");
     }
     let location = dex.sign_in(&url, user).await?;
-    let entered = come_back(served, &location, &flow).await?;
+    let entered = return_to(served, &location, &flow).await?;
     ensure!(
         entered.code == 200,
         "a redirect would lose the Strict cookie: {entered:?}"
@@ -144,7 +144,7 @@ async fn sign_in<'a>(served: &'a Served, dex: &Dex, user: &str) -> Result<User<'
         all.contains("SameSite=Strict") && all.contains("HttpOnly") && all.contains("Secure"),
         "{all}"
     );
-    let again = come_back(served, &location, &flow).await?;
+    let again = return_to(served, &location, &flow).await?;
     ensure!(again.code == 401 && again.body.contains("already used"), "{again:?}");
     served.with_cookie(&session_of(&entered)?).await
 }
@@ -271,7 +271,7 @@ async fn a_cluster_that_does_not_know_the_issuer_says_so_and_takes_the_consoles_
     let bed = bed(Vec::new()).await?;
     let served = Served::start(&bed.cluster, Some(at(&dex, &folder)?)).await?;
     let (url, flow) = begin(&served).await?;
-    let refused = come_back(&served, &dex.sign_in(&url, USERS[0].0).await?, &flow).await?;
+    let refused = return_to(&served, &dex.sign_in(&url, USERS[0].0).await?, &flow).await?;
     ensure!(
         refused.code == 401 && refused.body.contains("rejects the ID token"),
         "{refused:?}"
@@ -289,7 +289,7 @@ async fn a_cluster_that_does_not_know_the_issuer_says_so_and_takes_the_consoles_
     let start = async || Served::start_as(&bed.cluster, Some(impersonating.clone()), console::NAME, &[]).await;
     let served = start().await?;
     let (url, flow) = begin(&served).await?;
-    let refused = come_back(&served, &dex.sign_in(&url, USERS[0].0).await?, &flow).await?;
+    let refused = return_to(&served, &dex.sign_in(&url, USERS[0].0).await?, &flow).await?;
     ensure!(
         refused.code == 401 && refused.body.contains("may not impersonate"),
         "without its role: {refused:?}"
@@ -430,7 +430,7 @@ impl Liar {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_forged_expired_or_kubernetes_own_is_refused_and_says_why() -> Result<()> {
+async fn forged_expired_and_kubernetes_tokens_are_refused_with_a_reason() -> Result<()> {
     let bed = bed(Vec::new()).await?;
     let (liar, _task) = Liar::start().await?;
     let served = Served::start(&bed.cluster, Some(liar.login()?)).await?;
@@ -548,7 +548,7 @@ async fn a_session_lasts_as_long_as_the_issuer_gives_tokens_and_ends_at_the_issu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_issuer_that_is_away_is_told_on_the_page() -> Result<()> {
+async fn unreachable_issuer_is_reported_on_the_page() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, false).await?;
     let login = LoginOptions {
         sites: vec![SITE.parse()?],

@@ -159,15 +159,15 @@ async fn a_crash_leaves_nothing_behind() -> Result<()> {
         return Ok(());
     }
     tokio::task::spawn_blocking(node::prepare).await??;
-    let told = tempfile::NamedTempFile::new()?;
+    let reported = tempfile::NamedTempFile::new()?;
     let mut victim = Command::new(std::env::current_exe()?)
         .args(["--ignored", "--exact", "a_victim_of_a_crash", "--nocapture"])
-        .env("VICTIM_TELLS", told.path())
+        .env("VICTIM_TELLS", reported.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()?;
     let traces = eventually(PATIENCE, async || {
-        let text = std::fs::read_to_string(told.path())?;
+        let text = std::fs::read_to_string(reported.path())?;
         let traces: Traces = serde_json::from_str(&text).context("the victim has not started its node")?;
         Ok(traces)
     })

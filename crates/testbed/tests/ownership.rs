@@ -249,7 +249,7 @@ async fn a_distribution_leaves_foreign_objects_alone_when_a_lookup_fails() -> Re
 }
 
 #[tokio::test]
-async fn a_distribution_takes_back_its_own_object_that_lost_its_labels_and_goes_on_when_a_name_is_free() -> Result<()> {
+async fn distribution_adopts_its_own_object_without_labels_and_continues_when_a_name_is_free() -> Result<()> {
     let bed = Bed::start_with(Upstream::None, false).await?;
     let _operator = bed.llama_stack().await?;
     let theirs = create(&bed, &claim("stack-pvc")).await?;

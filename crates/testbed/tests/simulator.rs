@@ -18,7 +18,7 @@ use serde_json::json;
 const FAST: Duration = Duration::from_millis(300);
 
 #[tokio::test]
-async fn plays_every_behaviour_and_is_silent_at_rest() -> Result<()> {
+async fn plays_every_behavior_and_is_silent_at_rest() -> Result<()> {
     let crds = crds::upstream_crds(&[crds::KAITO_WORKSPACES, crds::KAITO_INFERENCE_SETS])?;
     let cluster = ControlPlane::start(Options {
         crds,
@@ -33,10 +33,8 @@ async fn plays_every_behaviour_and_is_silent_at_rest() -> Result<()> {
     let simulator = Simulator::start(cluster.client("kaito", &["system:masters"]).await?, config);
 
     let workspaces = kaito(&client, "Workspace");
-    for behaviour in ["ready", "stall", "fail", "flap", "secret-missing", "stuck-delete"] {
-        workspaces
-            .create(&PostParams::default(), &workspace(behaviour)?)
-            .await?;
+    for behavior in ["ready", "stall", "fail", "flap", "secret-missing", "stuck-delete"] {
+        workspaces.create(&PostParams::default(), &workspace(behavior)?).await?;
     }
     kaito(&client, "InferenceSet")
         .create(&PostParams::default(), &inference_set()?)
@@ -136,14 +134,14 @@ async fn runs_as_a_process_and_starts_before_its_crds() -> Result<()> {
     cluster.stop().await
 }
 
-fn workspace(behaviour: &str) -> Result<DynamicObject> {
+fn workspace(behavior: &str) -> Result<DynamicObject> {
     let object = json!({
         "apiVersion": "kaito.sh/v1beta1",
         "kind": "Workspace",
-        "metadata": {"name": behaviour, "labels": {simulator::LABEL: behaviour}},
+        "metadata": {"name": behavior, "labels": {simulator::LABEL: behavior}},
         "resource": {"labelSelector": {"matchLabels": {"kubernetes.io/os": "linux"}}},
         "inference": {"template": {
-            "metadata": {"labels": {"app": behaviour}},
+            "metadata": {"labels": {"app": behavior}},
             "spec": {"containers": [{
                 "name": "model",
                 "image": "model:1",

@@ -41,7 +41,7 @@ async fn kaito_makes_real_workloads_and_rolls_no_template_out() -> Result<()> {
 
     bed.a_template_becomes_a_stateful_set().await?;
     bed.a_changed_template_is_not_rolled_out().await?;
-    bed.a_crash_loop_is_told_at_the_next_event().await?;
+    bed.crash_loop_is_reported_at_the_next_event().await?;
     bed.a_preset_waits_for_gpus().await?;
     bed.an_inference_set_is_scaled().await?;
     bed.a_deployment_of_the_same_name_goes().await?;
@@ -147,7 +147,7 @@ impl Bed {
         Ok(())
     }
 
-    async fn a_crash_loop_is_told_at_the_next_event(&self) -> Result<()> {
+    async fn crash_loop_is_reported_at_the_next_event(&self) -> Result<()> {
         let script = "echo unrecognized arguments >/dev/termination-log; exit 1";
         let mut template = self.template(script);
         template["spec"]["containers"][0]["readinessProbe"] = probe();
@@ -356,11 +356,11 @@ impl Bed {
     async fn condition(&self, name: &str, kind: &str, message: &str) -> Result<Value> {
         eventually(PATIENCE, async || {
             let status = self.kaito("Workspace").get(name).await?.data["status"].clone();
-            let told = condition(&status, kind)["message"]
+            let reported = condition(&status, kind)["message"]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned();
-            ensure!(told.contains(message), "{status}");
+            ensure!(reported.contains(message), "{status}");
             Ok(status)
         })
         .await

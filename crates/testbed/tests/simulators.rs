@@ -150,7 +150,7 @@ async fn play_dynamo(
     assert_eq!(ready(&status), Some(3), "{status}");
 
     let unlucky = ["stall", "fail", "flap", "secret-missing", "stuck-delete"];
-    let created = create_all(&graphs, unlucky.map(|behaviour| graph(behaviour, 1))).await?;
+    let created = create_all(&graphs, unlucky.map(|behavior| graph(behavior, 1))).await?;
     says("fail", "failed", "failed_to_reconcile_the_resources").await?;
     became(&graphs, "flap", &created, |status| status["state"] == "successful").await?;
     says("flap", "pending", not_ready).await?;
@@ -269,11 +269,7 @@ async fn play_unlucky_services(client: &Client, services: &Api<DynamicObject>) -
     };
     let long = "a-name-that-leaves-no-room-for-those-derived-from-it";
     let unlucky = ["stall", "fail", "flap", "secret-missing", "stuck-delete"];
-    let created = create_all(
-        services,
-        unlucky.map(|behaviour| ray_service(behaviour, 1, 1, "2.52.0")),
-    )
-    .await?;
+    let created = create_all(services, unlucky.map(|behavior| ray_service(behavior, 1, 1, "2.52.0"))).await?;
     let mut unlabelled = ray_service(long, 1, 1, "2.52.0");
     unlabelled["metadata"]["labels"] = Value::Null;
     create(services, unlabelled).await?;
@@ -400,12 +396,12 @@ async fn start_with(crds: &[&str], workloads: bool) -> Result<(ControlPlane, Sim
 }
 
 /// In v1alpha1, as Dynamo's examples have it.
-fn old_graph(behaviour: &str, replicas: u32) -> Value {
+fn old_graph(behavior: &str, replicas: u32) -> Value {
     let container = json!({"mainContainer": {"image": "vllm-runtime:0.7.1"}});
     json!({
         "apiVersion": "nvidia.com/v1alpha1",
         "kind": "DynamoGraphDeployment",
-        "metadata": {"name": behaviour, "labels": {simulator::LABEL: behaviour}},
+        "metadata": {"name": behavior, "labels": {simulator::LABEL: behavior}},
         "spec": {"backendFramework": "vllm", "services": {
             "Frontend": {"componentType": "frontend", "replicas": 1, "extraPodSpec": container},
             "decode": {
@@ -428,7 +424,7 @@ fn old_graph(behaviour: &str, replicas: u32) -> Value {
 }
 
 /// The same in v1beta1.
-fn new_graph(behaviour: &str, replicas: u32) -> Value {
+fn new_graph(behavior: &str, replicas: u32) -> Value {
     let template = |gpus: &str| {
         json!({"spec": {"containers": [{
             "name": "main",
@@ -440,7 +436,7 @@ fn new_graph(behaviour: &str, replicas: u32) -> Value {
     json!({
         "apiVersion": "nvidia.com/v1beta1",
         "kind": "DynamoGraphDeployment",
-        "metadata": {"name": behaviour, "labels": {simulator::LABEL: behaviour}},
+        "metadata": {"name": behavior, "labels": {simulator::LABEL: behavior}},
         "spec": {"backendFramework": "vllm", "components": [
             {"name": "Frontend", "type": "frontend", "podTemplate": template("0")},
             {"name": "decode", "type": "decode", "replicas": replicas, "podTemplate": template("1")},
@@ -449,7 +445,7 @@ fn new_graph(behaviour: &str, replicas: u32) -> Value {
     })
 }
 
-fn ray_service(behaviour: &str, workers: u32, replicas: u32, ray: &str) -> Value {
+fn ray_service(behavior: &str, workers: u32, replicas: u32, ray: &str) -> Value {
     let template = json!({"spec": {"containers": [{
         "name": "ray",
         "image": format!("ray-llm:{ray}"),
@@ -469,7 +465,7 @@ fn ray_service(behaviour: &str, workers: u32, replicas: u32, ray: &str) -> Value
     json!({
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
-        "metadata": {"name": behaviour, "labels": {simulator::LABEL: behaviour}},
+        "metadata": {"name": behavior, "labels": {simulator::LABEL: behavior}},
         "spec": {"serveConfigV2": serve_config, "rayClusterConfig": {
             "rayVersion": ray,
             "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": template},

@@ -66,7 +66,7 @@ async function refresh(url = location.href) {
       prepare();
     }
   } catch {
-    // The stream of events says so, and comes back by itself.
+    // The stream of events says so, and reconnects by itself.
   } finally {
     reading = false;
     if (again) {
@@ -90,7 +90,7 @@ function say(mood, text) {
 }
 
 let stream;
-// What changed between the making of the page and the first word of the stream was not told, either.
+// What changed between the making of the page and the first word of the stream was not sent, either.
 let lost = true;
 
 function listen() {
@@ -137,7 +137,7 @@ if (theme) {
   });
 }
 
-// --- Ages go on by themselves. ---
+// --- Ages grow without a reload. ---
 
 function age(seconds) {
   const two = (big, b, small, s) => (small ? `${big}${b}${small}${s}` : `${big}${b}`);

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_what_was_sent() {
+    fn shown_values_are_the_sent_values() {
         let object = json!({"spec": {"scaling": {"replicas": 0}, "engine": {"args": {"a": "1", "b": ""}, "trustRemoteCode": true}, "env": [{"name": "A", "value": "b"}]}});
         let pairs = fields().map(|f| (f.path.to_owned(), shown(&object, f))).collect();
         let mut again = json!({});

@@ -71,7 +71,7 @@ fn changes(session: Arc<Session>, interest: Interest) -> impl Stream<Item = Even
                     if !session.view.may_hear(&change).await {
                         continue;
                     }
-                    told(&change)
+                    reported(&change)
                 }
                 Ok(News::Changed(_)) => continue,
                 Ok(News::Dropped) => Event::default().event("dropped").data("*"),
@@ -108,7 +108,7 @@ fn checks(session: Arc<Session>) -> impl Stream<Item = Event> {
     .filter_map(async |()| None)
 }
 
-fn told(change: &Change) -> Event {
+fn reported(change: &Change) -> Event {
     let text = format!("{}/{}/{}", change.kind, change.namespace, change.name);
     Event::default().event("change").data(text)
 }

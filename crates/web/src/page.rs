@@ -92,8 +92,8 @@ impl Shell {
                 format!("The cluster rejects your credentials: sign in again. ({why})"),
             )),
             (Some(Trouble::Away(why)), _) => {
-                let told = self.notices.iter().any(|n| n.mood == "bad");
-                (!told).then(|| ("bad", format!("Cannot read {what} from the cluster: {why}")))
+                let reported = self.notices.iter().any(|n| n.mood == "bad");
+                (!reported).then(|| ("bad", format!("Cannot read {what} from the cluster: {why}")))
             }
             (Some(Trouble::TooMuch), _) => Some((
                 "bad",

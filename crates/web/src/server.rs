@@ -209,7 +209,7 @@ impl Console {
     ///
     /// # Errors
     /// The admin address cannot be used.
-    pub async fn tell_of_itself(&self, args: &AdminArgs, shutdown: CancellationToken) -> Result<(), Error> {
+    pub async fn announce(&self, args: &AdminArgs, shutdown: CancellationToken) -> Result<(), Error> {
         let health = Health::default();
         let pending = health.waits_for("an answer of the cluster");
         admin::serve(args, health.clone(), self.metrics.clone(), shutdown.clone()).await?;
@@ -251,11 +251,11 @@ fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
     let address = config.cluster_url.to_string();
     let mut cluster = config.clone();
     cluster.auth_info = AuthInfo::default();
-    let nobody = connect(cluster)?;
+    let unidentified = connect(cluster)?;
     let door = Login {
         namespace: client::namespace(&config)?,
-        users: Users::new(nobody.default_namespace()),
-        cluster: nobody.clone(),
+        users: Users::new(unidentified.default_namespace()),
+        cluster: unidentified.clone(),
         url: address,
         issuer: login.oidc.clone().map(Issuer::new).transpose()?.map(Arc::new),
         impersonate: match login.impersonate.clone() {
@@ -267,7 +267,7 @@ fn with_login(login: &LoginOptions, config: Config) -> Result<Entrance, Error> {
         Door::Login(Box::new(door)),
         Sites::given(login.sites.clone()),
         url,
-        nobody,
+        unidentified,
     ))
 }
 

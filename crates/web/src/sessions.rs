@@ -187,7 +187,7 @@ pub enum Refused {
     Issuer(#[from] oidc::Error),
     /// The ID token identifies no user.
     #[error(transparent)]
-    Nobody(#[from] oidc::Nobody),
+    NoIdentity(#[from] oidc::NoIdentity),
     /// The cluster does not answer.
     #[error("cannot verify the token at the cluster: {0}")]
     Away(String),

@@ -365,7 +365,7 @@ async fn a_right_that_is_taken_away_in_one_namespace_drops_what_is_there_and_not
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_with_another_session_of_the_user() {
+async fn watch_continues_with_another_session_of_the_user() {
     let cluster = Cluster::new(100);
     cluster.knows("1", "jane", &[]);
     cluster.knows("2", "jane", &[]);
@@ -406,7 +406,7 @@ async fn a_session_ends_with_its_token_and_after_its_lifetime() {
 }
 
 #[tokio::test]
-async fn signing_out_ends_what_goes_on_and_drops_what_no_other_session_uses() {
+async fn signing_out_ends_streams_and_drops_watches_without_a_session() {
     let cluster = Cluster::new(100);
     cluster.knows("1", "jane", &[]);
     cluster.knows("2", "jane", &[]);

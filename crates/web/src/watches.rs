@@ -192,10 +192,10 @@ impl<K: Kind> Follower<K> {
         for (namespace, name) in self.store.apply(event) {
             self.histories.forget(namespace, name);
         }
-        self.tell(change);
+        self.report(change);
     }
 
-    fn tell(&self, change: Option<Change>) {
+    fn report(&self, change: Option<Change>) {
         if let Some(change) = change {
             // There may be no receiver.
             let _ = self.changes.send(News::Changed(change));
@@ -261,7 +261,7 @@ impl<K: Kind> Follower<K> {
         self.store.clear();
         if *self.standing.borrow() != Standing::Failed(trouble.clone()) {
             self.stand(Standing::Failed(trouble));
-            self.tell(Some(Change::of_all::<K>()));
+            self.report(Some(Change::of_all::<K>()));
         }
     }
 

@@ -636,7 +636,7 @@ fn lists_of_actors_and_servers_are_searched() {
 }
 
 #[test]
-fn objects_are_boxes_and_events_of_a_deleted_predecessor_are_left_out() {
+fn objects_are_boxes_and_events_of_a_deleted_predecessor_are_omitted() {
     let event = |kind: &str, uid: &str, message: &str| {
         json!({ "metadata": { "name": message, "namespace": "default" }, "reason": "R", "message": message, "type": "Normal",
             "involvedObject": { "kind": kind, "name": "one", "uid": uid }, "lastTimestamp": "2026-11-21T10:00:00Z" })

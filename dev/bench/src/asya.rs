@@ -151,10 +151,10 @@ fn chaos_options(args: &Args) -> ChaosOptions {
 /// Reports every tenth of the envelopes.
 fn progress(args: &Args) -> impl Fn(usize, usize) {
     let tenth = (args.envelopes / 10).max(1);
-    let told = Cell::new(0);
+    let reported = Cell::new(0);
     move |out, faults| {
         // Several come at once: a broker's dead letters.
-        if out / tenth > told.replace(out / tenth) {
+        if out / tenth > reported.replace(out / tenth) {
             super::step(&format!("{out} are out, {faults} faults so far"));
         }
     }

@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_mins(5);
 pub(super) async fn measure(stage: &Stage<'_>, count: usize, figures: &mut Figures) -> Result<()> {
     let count = count.min(COUNT);
     let meter = Meter::start(stage).await?;
-    for behaviour in [Some(simulator::Behaviour::Flap.to_string()), None] {
-        let label = json!({ "metadata": { "labels": { simulator::LABEL: behaviour } } });
+    for behavior in [Some(simulator::Behavior::Flap.to_string()), None] {
+        let label = json!({ "metadata": { "labels": { simulator::LABEL: behavior } } });
         let changes = names(count).enumerate().map(|(index, name)| {
             let api = mix::of(index).upstream(&stage.user);
             let patch = Patch::Merge(label.clone());
@@ -41,34 +41,34 @@ pub(super) async fn measure(stage: &Stage<'_>, count: usize, figures: &mut Figur
     silent(&stage.control_plane, &ours(), PATIENCE).await?;
     let used = meter.stop(stage).await?;
 
-    let told = told(used.requests());
+    let noted = noted(used.requests());
     ensure!(
-        told.len() >= count,
+        noted.len() >= count,
         "of {} changes upstream, the status reported {}",
         count * 2,
-        told.len()
+        noted.len()
     );
-    figures.extend(quantile(&told, 0.5).map(|value| ("change_told_p50_ms", value)));
-    figures.extend(quantile(&told, 0.99).map(|value| ("change_told_p99_ms", value)));
+    figures.extend(quantile(&noted, 0.5).map(|value| ("change_told_p50_ms", value)));
+    figures.extend(quantile(&noted, 0.99).map(|value| ("change_told_p99_ms", value)));
     Ok(())
 }
 
 /// From each upstream change to the first status that follows it, both committed, in milliseconds.
-fn told(requests: &[Request]) -> Vec<f64> {
+fn noted(requests: &[Request]) -> Vec<f64> {
     let of_the_run = |r: &&Request| r.name.starts_with(PREFIX) && r.subresource == "status";
     let mut statuses: Vec<&Request> = requests.iter().filter(of_the_run).collect();
     statuses.sort_by_key(|request| request.completed);
     let mut untold: BTreeMap<&str, Timestamp> = BTreeMap::new();
-    let mut told = Vec::new();
+    let mut noted = Vec::new();
     for status in statuses {
         if status.user == SIMULATOR {
             untold.entry(&status.name).or_insert(status.completed);
         } else if providers().contains(&status.user.as_str()) {
             let since = untold.remove(status.name.as_str());
-            told.extend(since.map(|since| milliseconds(since, status.completed)));
+            noted.extend(since.map(|since| milliseconds(since, status.completed)));
         }
     }
-    told
+    noted
 }
 
 #[cfg(test)]
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_by_the_first_status_after_it() {
+    fn change_is_reported_by_the_first_status_after_it() {
         let [provider, ..] = providers()[..] else { panic!() };
         let requests = [
             status(provider, "a", 1),
@@ -107,7 +107,7 @@ mod tests {
             status(SIMULATOR, "a", 6000),
         ];
         assert_eq!(
-            told(&requests),
+            noted(&requests),
             [4.0, 20.0],
             "two unanswered changes count from the first"
         );

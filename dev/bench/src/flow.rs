@@ -45,7 +45,7 @@ pub(super) async fn measure(stage: &Stage<'_>, figures: &mut Figures) -> Result<
     let latencies = Latencies::of(used.requests());
     for (values, [half, most]) in [
         (&latencies.made, ["flow_made_p50_ms", "flow_made_p99_ms"]),
-        (&latencies.told, ["flow_told_p50_ms", "flow_told_p99_ms"]),
+        (&latencies.reported, ["flow_told_p50_ms", "flow_told_p99_ms"]),
     ] {
         ensure!(
             values.len() >= COUNT / 2,
@@ -110,7 +110,7 @@ struct Latencies {
     /// From the user's create, committed, to the upstream object, committed.
     made: Vec<f64>,
     /// From the upstream's last change to the status that reports it, both committed.
-    told: Vec<f64>,
+    reported: Vec<f64>,
 }
 
 impl Latencies {
@@ -129,12 +129,15 @@ impl Latencies {
                 .iter()
                 .find(|r| is_provider(r) && !status(r) && r.verb == "patch");
             latencies.made.extend(between(created, made));
-            let told = requests.iter().rfind(|r| is_provider(r) && status(r));
-            let said = told.and_then(|told| {
+            let reported = requests.iter().rfind(|r| is_provider(r) && status(r));
+            let said = reported.and_then(|reported| {
                 let upstream = |r: &&&Request| r.user == SIMULATOR && status(r);
-                requests.iter().filter(upstream).rfind(|r| r.completed < told.completed)
+                requests
+                    .iter()
+                    .filter(upstream)
+                    .rfind(|r| r.completed < reported.completed)
             });
-            latencies.told.extend(between(said, told));
+            latencies.reported.extend(between(said, reported));
         }
         latencies
     }

@@ -215,7 +215,7 @@ mod tests {
     use crate::measure::Figures;
 
     #[test]
-    fn what_was_missed_is_said() {
+    fn missed_goals_are_reported() {
         let mut small = Results::new(100);
         small.add(
             Contender::Ours,

@@ -51,7 +51,7 @@ struct Figures {
     /// From the answer to the first create to the answer to the last object, in seconds.
     made: f64,
     /// To the answer to the last status, which for the operator is the one that reports the pods.
-    told: f64,
+    reported: f64,
     /// For each object.
     writes: f64,
     reads: f64,
@@ -223,7 +223,7 @@ async fn measure(
     let asked = Asked::by(&[contender], &requests);
     Ok(Figures {
         made: until(writes().filter(is_object).map(|r| r.completed).max()).context("no object was made")?,
-        told: until(writes().map(|r| r.completed).max()).context("nothing was written")?,
+        reported: until(writes().map(|r| r.completed).max()).context("nothing was written")?,
         writes: as_number(asked.writes) / as_number(count),
         reads: as_number(asked.reads) / as_number(count),
     })
@@ -302,7 +302,7 @@ fn print(args: &Args, bare: &[Figures], ours: &[Figures], at_rest: usize) {
         |f| f.made,
         "1.15 at most",
     );
-    row("to the last status, s", |f| f.told, "");
+    row("to the last status, s", |f| f.reported, "");
     row("writes per object", |f| f.writes, "");
     println!(
         "| reads per object | {:.2} | {:.2} | | |",

@@ -61,7 +61,7 @@ pub async fn show(
         "\nFirst token {:.1} seconds after the ModelDeployment was applied.",
         first.as_secs_f64()
     );
-    println!("\nTo go on: kubeairunway chat {name}, kubeairunway status {name}, or the console's chat.");
+    println!("\nNext: kubeairunway chat {name}, kubeairunway status {name}, or the console's chat.");
     Ok(())
 }
 
@@ -100,24 +100,24 @@ fn example() -> Result<String> {
 async fn ready(client: &Client, name: &str, patience: Duration) -> Result<()> {
     let models: Api<ModelDeployment> = Api::default_namespaced(client.clone());
     let start = Instant::now();
-    let mut told = String::new();
+    let mut reported = String::new();
     println!();
     loop {
         let status = models.get(name).await?.status.unwrap_or_default();
         let message = status.message.unwrap_or_default();
-        if !message.is_empty() && message != told {
+        if !message.is_empty() && message != reported {
             println!(
                 "{:>5.1} s  {}: {message}",
                 start.elapsed().as_secs_f64(),
                 status.phase.map_or("", |p| p.as_str())
             );
-            told = message;
+            reported = message;
         }
         if status.conditions.is_true(condition::READY) {
             return Ok(());
         }
         if start.elapsed() > patience {
-            bail!("{name} is not ready after {} seconds: {told}", patience.as_secs());
+            bail!("{name} is not ready after {} seconds: {reported}", patience.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

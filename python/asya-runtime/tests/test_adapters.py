@@ -230,7 +230,7 @@ def test_a_text_stream_and_a_stream_that_broke_off(start, server):
     server.answers = {"/v1/completions": [stream(chunk("a"), cut=True), stream(chunk("a"), chunk("b", "stop"))]}
     [item] = forward(start, server).ask(envelope({"prompt": "p", "model": "m", "stream": True}))
     assert item["payload"]["choices"] == [{"index": 0, "text": "ab", "finish_reason": "stop"}]
-    assert len(server.requests) == 2, "the first stream had no end and was asked for again"
+    assert len(server.requests) == 2, "the first stream had no end and was requested again"
 
 
 def test_an_error_in_a_stream_is_an_error(start, server):

@@ -28,7 +28,7 @@ def test_exception_of_the_handler_is_the_response(shared, asked, kind, message):
     assert message in details["message"]
     assert "handlers.py" in details["traceback"]
     assert "runtime.py" not in details["traceback"], "the runtime's own frames are noise"
-    assert error_of(runtime.ask(envelope("value")))[1]["message"] == "bad value", "the runtime goes on"
+    assert error_of(runtime.ask(envelope("value")))[1]["message"] == "bad value", "the runtime continues"
 
 
 def test_long_error_is_cut_to_fit_into_a_frame(shared):
@@ -99,7 +99,7 @@ def test_invalid_envelope_does_not_reach_the_handler(shared, body, message, mode
     assert code == "msg_parsing_error"
     assert message in details["message"]
     assert runtime.notes() == before
-    assert runtime.ask(envelope(1)) == [], "the runtime goes on"
+    assert runtime.ask(envelope(1)) == [], "the runtime continues"
 
 
 @pytest.mark.parametrize("deadline", ["2001-01-01T00:00:00Z", "2001-01-01T00:00:00.123456789+02:00"])

@@ -18,7 +18,7 @@ const NODES: [&str; 12] = [
     "crates/testbed/tests/console.rs",
     "crates/testbed/tests/node.rs",
     "crates/testbed/tests/engine.rs",
-    "crates/testbed/tests/neighbours.rs",
+    "crates/testbed/tests/neighbors.rs",
     "crates/testbed/tests/ready.rs",
     "crates/testbed/tests/router.rs",
     "crates/testbed/tests/simulator_workloads.rs",

@@ -26,17 +26,17 @@ struct Queue {
 pub(crate) fn run(jobs: Vec<Job>) -> Result<Vec<Outcome>> {
     fs::create_dir_all(outcome::folder()).context("cannot write into the target folder")?;
     let queue = Mutex::new(Queue::of(jobs));
-    let (told, outcomes) = mpsc::channel();
+    let (reported, outcomes) = mpsc::channel();
     let outcomes = thread::scope(|scope| {
         for lane in 0..LANES {
-            let (told, queue) = (told.clone(), &queue);
+            let (reported, queue) = (reported.clone(), &queue);
             scope.spawn(move || {
                 while let Some(job) = next(queue, lane) {
-                    let _ = told.send(Outcome::of(job));
+                    let _ = reported.send(Outcome::of(job));
                 }
             });
         }
-        drop(told);
+        drop(reported);
         outcomes.iter().inspect(Outcome::print).collect()
     });
     Ok(outcomes)

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dies_before_it_counts_has_failed() {
+    fn test_that_dies_before_its_count_has_failed() {
         fs::create_dir_all(folder()).unwrap();
         let outcome = Outcome::of(job("echo out; echo err >&2; kill -KILL $$"));
         assert!(!outcome.succeeded);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_has_failed() {
+    fn test_that_cannot_run_has_failed() {
         fs::create_dir_all(folder()).unwrap();
         let command = Command::new("/there/is/no/such/program");
         let outcome = Outcome::of(Job { command, ..job("") });

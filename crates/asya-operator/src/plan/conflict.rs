@@ -183,13 +183,13 @@ mod tests {
         assert!(matches!(verdict, Verdict::Waiting { .. }), "{verdict:?}");
         assert_eq!(again, status, "the same loss");
         let later = 100 + i64::try_from(wait.as_secs()).unwrap();
-        let (verdict, put_back) = judged(&sight(false, later), &again);
+        let (verdict, reverted) = judged(&sight(false, later), &again);
         assert_eq!(verdict, Verdict::Apply);
         assert_eq!(
-            (put_back.conflict_count, put_back.binding.clone().unwrap().lost),
+            (reverted.conflict_count, reverted.binding.clone().unwrap().lost),
             (Some(1), None)
         );
-        let (_, second) = judged(&sight(false, later + 1), &put_back);
+        let (_, second) = judged(&sight(false, later + 1), &reverted);
         assert_eq!(second.conflict_count, Some(2));
     }
 

@@ -92,7 +92,7 @@ fn stamped(seen: &Observed, key: &Key, metadata: ObjectMeta, body: Value) -> Dyn
     object
 }
 
-fn compared(seen: &Observed, key: &Key, mut object: DynamicObject, told: bool) -> Apply {
+fn compared(seen: &Observed, key: &Key, mut object: DynamicObject, reported: bool) -> Apply {
     let live = seen.live(key);
     let asked_before = |live: &DynamicObject| {
         live.annotations().get(labels::APPLIED_HASH) == object.annotations().get(labels::APPLIED_HASH)
@@ -118,7 +118,7 @@ fn compared(seen: &Observed, key: &Key, mut object: DynamicObject, told: bool) -
         alone: key.kind.group == SCALED_OBJECT.group
             || *key == Key::new(CONFIG_MAP, names::authentication(&seen.name())),
         unchanged: intact,
-        note: note.filter(|_| told),
+        note: note.filter(|_| reported),
         object,
     }
 }

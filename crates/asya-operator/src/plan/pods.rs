@@ -153,10 +153,10 @@ impl Reader<'_> {
         // A container with a termination message reports the cause; others may fail in consequence.
         failed.sort_by_key(|(_, failure)| matches!(failure, Failure::Exit { message, .. } if message.is_empty()));
         let (container, failure) = failed.first()?;
-        Some(self.tell(container, failure))
+        Some(self.announce(container, failure))
     }
 
-    fn tell(&self, container: &ContainerStatus, failure: &Failure) -> Trouble {
+    fn announce(&self, container: &ContainerStatus, failure: &Failure) -> Trouble {
         let name = &*container.name;
         let its_own = match name {
             RUNTIME => ActorState::RuntimeError,

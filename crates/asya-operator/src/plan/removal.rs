@@ -68,7 +68,7 @@ pub(super) fn for_deletion(seen: &Observed) -> Plan {
         let Some(live) = holder::held(seen, key) else { continue };
         match left {
             Some(left) => {
-                let part = holder::put_back(seen, key, live);
+                let part = holder::reverted(seen, key, live);
                 plan.kube.apply.extend(part.apply);
                 plan.kube.edit.extend(part.edit);
                 plan.kube.look_again = Some(left.min(LOOK_AGAIN));

@@ -35,7 +35,7 @@ pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
         Mode::Standalone
     };
     let message = wrong.join("; ");
-    let told = before
+    let reported = before
         .conditions
         .iter()
         .any(|c| c.reason == REASON && c.message == message);
@@ -49,7 +49,7 @@ pub(super) fn invalid(seen: &Observed, wrong: &[String]) -> Plan {
         yes(condition::STALLED, REASON, &message),
     ];
     let written = written(seen, status, drafts, ActorState::Invalid, message.clone());
-    only(written, (!told).then(|| Note::warning(REASON, message)))
+    only(written, (!reported).then(|| Note::warning(REASON, message)))
 }
 
 /// The plan for a paused actor: only the status changes.
@@ -126,8 +126,8 @@ pub(super) fn refused(seen: &Observed, planned: Plan, refusal: Refusal) -> Plan 
     let Refusal { type_, state, message } = refusal;
     let reason = state.as_str();
     let mut conditions = seen.actor.conditions().iter();
-    let told = conditions.any(|c| c.type_ == type_ && c.reason == reason);
-    only(planned.kube.status, (!told).then(|| Note::warning(reason, message)))
+    let reported = conditions.any(|c| c.type_ == type_ && c.reason == reason);
+    only(planned.kube.status, (!reported).then(|| Note::warning(reason, message)))
 }
 
 /// Makes the plan: merges the parts of all steps, deletes children that no step wants, and settles the status.

@@ -496,13 +496,13 @@ impl Renewal {
             arrived.push(delivery);
         }
         if !arrived.is_empty() {
-            self.put_back(&arrived).await?;
+            self.reverted(&arrived).await?;
         }
         close(&self.channel).await;
         Ok(u64::try_from(arrived.len()).unwrap_or(u64::MAX))
     }
 
-    async fn put_back(&self, arrived: &[Delivery]) -> lapin::Result<()> {
+    async fn reverted(&self, arrived: &[Delivery]) -> lapin::Result<()> {
         let queue = self.queue.as_str();
         let durable = QueueDeclareOptions {
             durable: true,

@@ -1,8 +1,8 @@
 //! A namespace in memory. Plans change it as the API server would, as far as the next plan can see.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-#[path = "../../../provider/tests/common/told.rs"]
-pub(crate) mod told;
+#[path = "../../../provider/tests/common/reported.rs"]
+pub(crate) mod reported;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -218,12 +218,12 @@ impl World {
                 return count;
             }
         }
-        panic!("no rest: {}", told(&plan::plan(&self.observed())));
+        panic!("no rest: {}", reported(&plan::plan(&self.observed())));
     }
 }
 
-pub(crate) fn told(plan: &Plan) -> String {
-    let mut text = told::plan(&plan.kube);
+pub(crate) fn reported(plan: &Plan) -> String {
+    let mut text = reported::plan(&plan.kube);
     if let Some(work) = &plan.queue {
         text = format!("queue: {work:?}\n{}", if text.trim() == "{}" { "" } else { &text });
     }

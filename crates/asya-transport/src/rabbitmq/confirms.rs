@@ -57,13 +57,13 @@ impl Confirms {
         };
         for (confirmed, answer) in self.waiting.drain(settled) {
             let unroutable = self.returned.remove(&confirmed);
-            let told = match taken {
+            let reported = match taken {
                 true if unroutable => Ok(Published::Unroutable),
                 true => Ok(Published::Routed),
                 false => Err(PublishError::Refused("the broker rejected the message".to_owned())),
             };
             // The publisher may have given up.
-            let _ = answer.send(told);
+            let _ = answer.send(reported);
         }
     }
 
@@ -79,42 +79,42 @@ mod tests {
 
     struct Sent {
         confirms: Confirms,
-        told: Vec<oneshot::Receiver<Answer>>,
+        reported: Vec<oneshot::Receiver<Answer>>,
     }
 
     fn sent(count: usize) -> Sent {
         let mut confirms = Confirms::default();
-        let told = (0..count)
+        let reported = (0..count)
             .map(|_| {
-                let (answer, told) = oneshot::channel();
+                let (answer, reported) = oneshot::channel();
                 confirms.add(answer);
-                told
+                reported
             })
             .collect();
-        Sent { confirms, told }
+        Sent { confirms, reported }
     }
 
     /// Results: `+` in a queue, `0` in none, `-` rejected, `.` none yet, `x` lost.
-    fn told(sent: &mut Sent) -> String {
-        let word = |told: &mut oneshot::Receiver<Answer>| match told.try_recv() {
+    fn reported(sent: &mut Sent) -> String {
+        let word = |reported: &mut oneshot::Receiver<Answer>| match reported.try_recv() {
             Ok(Ok(Published::Routed)) => '+',
             Ok(Ok(Published::Unroutable)) => '0',
             Ok(Err(_)) => '-',
             Err(oneshot::error::TryRecvError::Empty) => '.',
             Err(oneshot::error::TryRecvError::Closed) => 'x',
         };
-        sent.told.iter_mut().map(word).collect()
+        sent.reported.iter_mut().map(word).collect()
     }
 
     #[test]
     fn confirm_covers_one_message_or_all_before_it() {
         let mut sent = sent(6);
         sent.confirms.settle(3, false, true);
-        assert_eq!(told(&mut sent), "..+...");
+        assert_eq!(reported(&mut sent), "..+...");
         sent.confirms.settle(4, true, true);
-        assert_eq!(told(&mut sent), "++x+..", "each is notified once");
+        assert_eq!(reported(&mut sent), "++x+..", "each is notified once");
         sent.confirms.settle(6, true, false);
-        assert_eq!(told(&mut sent), "xxxx--");
+        assert_eq!(reported(&mut sent), "xxxx--");
     }
 
     #[test]
@@ -123,9 +123,9 @@ mod tests {
         sent.confirms.returned(2);
         sent.confirms.returned(4);
         sent.confirms.settle(3, true, true);
-        assert_eq!(told(&mut sent), "+0+.");
+        assert_eq!(reported(&mut sent), "+0+.");
         sent.confirms.settle(4, false, true);
-        assert_eq!(told(&mut sent), "xxx0");
+        assert_eq!(reported(&mut sent), "xxx0");
     }
 
     #[test]
@@ -133,15 +133,15 @@ mod tests {
         let mut sent = sent(2);
         sent.confirms.settle(2, false, true);
         sent.confirms.settle(2, false, true);
-        assert_eq!(told(&mut sent), ".+");
+        assert_eq!(reported(&mut sent), ".+");
         sent.confirms.settle(9, true, true);
-        assert_eq!(told(&mut sent), "+x");
+        assert_eq!(reported(&mut sent), "+x");
     }
 
     #[test]
     fn lost_connection_notifies_all_publishers() {
         let mut sent = sent(2);
         sent.confirms.forget();
-        assert_eq!(told(&mut sent), "xx");
+        assert_eq!(reported(&mut sent), "xx");
     }
 }

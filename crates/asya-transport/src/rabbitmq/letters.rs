@@ -82,7 +82,7 @@ pub(crate) async fn visit(uri: &AMQPUri, authorities: &str, mut visit: Visit) ->
     let interrupted = |settled, why| letters::Error::Interrupted { settled, why };
     // Those that arrive during the visit are not seen: a redriven message can be among them.
     for seen in 0..count as usize {
-        if !visit.goes_on(seen) {
+        if !visit.continues(seen) {
             break;
         }
         match in_time(reader.next(&mut visit)).await {

@@ -196,7 +196,7 @@ impl Session {
             headers: message.headers,
             body: &message.body,
         };
-        let (answer, told) = oneshot::channel();
+        let (answer, reported) = oneshot::channel();
         {
             let mut outbox = self.outbox.lock();
             if outbox.over {
@@ -216,7 +216,7 @@ impl Session {
             }
         }
         self.wake.notify_one();
-        let published = told.await.unwrap_or(Err(PublishError::Lost));
+        let published = reported.await.unwrap_or(Err(PublishError::Lost));
         if let (Ok(Published::Routed), Some(tap)) = (&published, &self.tap)
             && !tap.closed.load(Ordering::Relaxed)
         {

@@ -45,7 +45,7 @@ impl Tags {
 mod tests {
     use super::*;
 
-    fn told(tags: &mut Tags, done: &[u64]) -> Vec<(u64, bool)> {
+    fn reported(tags: &mut Tags, done: &[u64]) -> Vec<(u64, bool)> {
         for tag in done {
             tags.add(*tag);
         }
@@ -55,16 +55,16 @@ mod tests {
     #[test]
     fn consecutive_tags_are_acknowledged_together() {
         let mut tags = Tags::default();
-        assert_eq!(told(&mut tags, &[1]), [(1, false)]);
-        assert_eq!(told(&mut tags, &[2, 4, 3]), [(4, true)]);
+        assert_eq!(reported(&mut tags, &[1]), [(1, false)]);
+        assert_eq!(reported(&mut tags, &[2, 4, 3]), [(4, true)]);
     }
 
     #[test]
     fn slow_message_does_not_delay_later_acknowledgements() {
         let mut tags = Tags::default();
-        assert_eq!(told(&mut tags, &[2, 3]), [(2, false), (3, false)]);
-        assert_eq!(told(&mut tags, &[4]), [(4, false)]);
-        assert_eq!(told(&mut tags, &[1]), [(1, false)], "2, 3 and 4 are done already");
-        assert_eq!(told(&mut tags, &[5, 6]), [(6, true)]);
+        assert_eq!(reported(&mut tags, &[2, 3]), [(2, false), (3, false)]);
+        assert_eq!(reported(&mut tags, &[4]), [(4, false)]);
+        assert_eq!(reported(&mut tags, &[1]), [(1, false)], "2, 3 and 4 are done already");
+        assert_eq!(reported(&mut tags, &[5, 6]), [(6, true)]);
     }
 }

@@ -658,7 +658,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_however_it_is_cut(
+        fn written_frames_are_read_at_any_cut(
             body in proptest::collection::vec(any::<u8>(), 0..20_000),
             piece in 1_usize..5_000,
             frame_max in FRAME_MIN..FRAME_MAX,

@@ -68,7 +68,7 @@ async fn look(
     kept: &mut Vec<String>,
 ) -> Result<(), String> {
     let mut seen = 0;
-    while visit.goes_on(seen) {
+    while visit.continues(seen) {
         let most = u8::try_from(visit.most - seen).unwrap_or(u8::MAX);
         let received = in_time(client.receive(url, most, WAIT, VISIBILITY)).await?;
         if received.is_empty() {

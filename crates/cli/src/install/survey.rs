@@ -387,7 +387,9 @@ impl<'a> Survey<'a> {
             return Ok(true);
         };
         let secrets: Api<Secret> = Api::namespaced(self.cluster.client(), &namespace);
-        let of_release = ListParams::default().labels(&format!("owner=helm,name={release}")).limit(1);
+        let of_release = ListParams::default()
+            .labels(&format!("owner=helm,name={release}"))
+            .limit(1);
         match secrets.list_metadata(&of_release).await {
             Ok(found) => Ok(!found.items.is_empty()),
             Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(true),

@@ -387,7 +387,7 @@ async fn stands(
         if let Some(format) = args.output {
             return Ok(Answer::new(text::documents(&[object], format)?, Vec::new()));
         }
-        let (all, mut said) = told(&cluster, namespace).await;
+        let (all, mut said) = reported(&cluster, namespace).await;
         said.extend(components::absent(&cluster, args.target.kind, std::slice::from_ref(&object)).await);
         let about = events::about(all, &[args.target.to_string()]);
         let facts = facts(&cluster, &object).await;
@@ -428,7 +428,7 @@ async fn facts(cluster: &Cluster, object: &DynamicObject) -> Vec<(&'static str, 
 }
 
 /// The Events of a namespace; without the right to read them, the rest still shows.
-async fn told(cluster: &Cluster, namespace: &Namespace) -> (Vec<Event>, Vec<Diagnostic>) {
+async fn reported(cluster: &Cluster, namespace: &Namespace) -> (Vec<Event>, Vec<Diagnostic>) {
     match cluster.all_events(namespace).await {
         Ok(all) => (all, Vec::new()),
         Err(error) => {

@@ -2,6 +2,7 @@
 
 use runway_api::name::Invalid;
 use runway_operator::client;
+use runway_operator::telemetry::message;
 
 /// Failure of a request.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +14,10 @@ pub enum Error {
     #[error(transparent)]
     Name(#[from] Invalid),
     /// The cluster does not respond.
-    #[error("cannot reach the cluster at {url} (is it running, and is the context correct?)")]
+    #[error(
+        "cannot reach the cluster at {url}: {}; check that it runs and that the context is correct",
+        message(source.as_ref())
+    )]
     Unreachable {
         /// URL of the API server.
         url: String,

@@ -18,7 +18,10 @@ use crate::view::depth::Depth;
 pub async fn depth(cluster: &Cluster, actor: &AsyncActor) -> Depth {
     let made = actor.status.as_ref().and_then(|s| s.scaled_object_ref.as_ref());
     let Some(made) = made else {
-        let scaling = actor.status.as_ref().and_then(|status| status.conditions.when_false(async_actor::SCALING_READY));
+        let scaling = actor
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.when_false(async_actor::SCALING_READY));
         let why = scaling.map_or("scaling is disabled", |scaling| scaling.message.as_str());
         return Depth::Unknown(format!("KEDA reads queues, and nothing of it was created: {why}"));
     };

@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn settings_are_read_from_the_container() {
-        let told = ["--public-url=https://a".to_owned(), "--impersonate".to_owned()];
-        assert_eq!(settings(&console(&told).args), told);
+        let reported = ["--public-url=https://a".to_owned(), "--impersonate".to_owned()];
+        assert_eq!(settings(&console(&reported).args), reported);
     }
 }

@@ -407,7 +407,7 @@ fn conditions_of(status: &Value) -> Vec<Condition> {
 pub fn object_screen(
     object: &DynamicObject,
     facts: &[(&str, String)],
-    told: &[Event],
+    reported: &[Event],
     now: Timestamp,
     look: Look,
 ) -> String {
@@ -433,7 +433,7 @@ pub fn object_screen(
         head,
         text::lines(facts),
         conditions(&conditions_of(status), Some(message), now, look),
-        events(told, now),
+        events(reported, now),
     ];
     sections
         .into_iter()
@@ -472,15 +472,15 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_marks_and_colours_that_say_no_more_than_words() {
+    fn terminal_gets_marks_and_colors_that_say_no_more_than_words() {
         let now = "2026-11-21T10:00:00Z".parse().unwrap();
         let plain = screen(&waiting(), now, Look::default());
-        let coloured = screen(&waiting(), now, Look { terminal: true });
+        let colored = screen(&waiting(), now, Look { terminal: true });
         assert!(plain.starts_with("b/a: Pending\n"), "{plain}");
         assert!(plain.is_ascii() || !plain.contains('\u{1b}'), "{plain}");
         assert!(
-            coloured.starts_with("\u{1b}[1mb/a\u{1b}[0m: \u{1b}[33mPending\u{1b}[0m\n"),
-            "{coloured}"
+            colored.starts_with("\u{1b}[1mb/a\u{1b}[0m: \u{1b}[33mPending\u{1b}[0m\n"),
+            "{colored}"
         );
         for (word, mark) in [
             ("Validated        True ", "Validated        ✓ "),
@@ -490,7 +490,7 @@ mod tests {
             ("GatewayReady     False", "GatewayReady     ✗"),
         ] {
             assert!(plain.contains(word), "{plain}");
-            assert!(coloured.contains(mark), "{coloured}");
+            assert!(colored.contains(mark), "{colored}");
         }
         assert!(
             plain.contains("two lines \u{fffd}[31m"),

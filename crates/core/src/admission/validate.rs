@@ -237,7 +237,11 @@ fn check_overrides(spec: &ModelDeploymentSpec, provider: &Registered, findings: 
 fn engine_required(offered: &BTreeSet<&str>) -> String {
     let mut text = "engine.type is required".to_owned();
     for (index, engine) in offered.iter().enumerate() {
-        text += if index == 0 { ": registered providers offer " } else { ", " };
+        text += if index == 0 {
+            ": registered providers offer "
+        } else {
+            ", "
+        };
         text += engine;
     }
     text

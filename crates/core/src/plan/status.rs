@@ -384,12 +384,12 @@ fn write(seen: &Observed, provider: Option<ProviderStatus>, mut drafts: Vec<Draf
     };
     let mut events = Vec::new();
     if let Some(Pending { reason, message }) = pending {
-        let told = md
+        let reported = md
             .conditions()
             .get_condition(condition::READY)
             .is_some_and(|c| c.reason == reason);
         match reason {
-            _ if told => {}
+            _ if reported => {}
             // The caller sends this Event, whether or not a provider is selected.
             CoreReason::ValidationFailed => {}
             CoreReason::Paused => events.push(Note::normal(reason, &message)),

@@ -32,8 +32,8 @@ use runway_provider::{Installed, Kind, Provider, State};
 use serde_json::{Value, json};
 
 use crate::common::acme::Acme;
+use crate::common::reported;
 use crate::common::ssa::{self, Applied};
-use crate::common::told;
 use crate::registered::{How, registered};
 pub(crate) use past::{Lag, MOST_LAG};
 use past::{Past, Reader, View};
@@ -193,7 +193,7 @@ impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Step(at, step) => write!(f, "{at} {step:?}"),
-            Self::Plan(who, plan) => write!(f, "{}:\n{}", who.manager(), told::plan(plan)),
+            Self::Plan(who, plan) => write!(f, "{}:\n{}", who.manager(), reported::plan(plan)),
             Self::Conflict(who, write) => write!(f, "{}: conflict at {write:?}", who.manager()),
         }
     }
@@ -568,7 +568,7 @@ impl World {
     fn same(&self, one: &Plan, again: impl FnOnce() -> Plan) {
         static PLANS: AtomicU64 = AtomicU64::new(0);
         let is_checked = PLANS.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECKED);
-        if is_checked && told::plan(one) != told::plan(&again()) {
+        if is_checked && reported::plan(one) != reported::plan(&again()) {
             self.fail("the same input gives another plan");
         }
     }

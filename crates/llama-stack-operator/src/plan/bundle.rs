@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_told() {
+    fn invalid_certificate_is_reported() {
         let none = collect(&holding("ca-bundle.crt", "hello"), &[]);
         assert_eq!(none.err(), Some(Error::NoCertificate("ca-bundle.crt".to_owned())));
         let broken = "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n";

@@ -120,7 +120,7 @@ pub(super) fn providers(request: &Request, startup: &Startup) -> Option<Draft> {
         .providers
         .iter()
         .zip(&startup.providers)
-        .filter(|(_, told)| told.phase == ProviderPhase::Failed)
+        .filter(|(_, reported)| reported.phase == ProviderPhase::Failed)
         .map(|(provider, _)| provider.id.as_str())
         .collect();
     let ready = startup

@@ -116,8 +116,8 @@ pub(super) fn refused(seen: &Observed, refusal: &Refusal) -> Plan {
 /// The status of one whose objects are made.
 pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deployment_is_current: bool) -> Plan {
     let rollout = Rollout::read(seen.child(kinds::DEPLOYMENT, &request.name), deployment_is_current);
-    let told = Telling::read(seen, request, template);
-    let mut startup = told.startup;
+    let noted = Telling::read(seen, request, template);
+    let mut startup = noted.startup;
     let listed = if rollout.is_complete() && rollout.wanted > 0 {
         check_listed(seen, request, &mut startup)
     } else {
@@ -129,14 +129,14 @@ pub(super) fn serving(seen: &Observed, request: &Request, template: &str, deploy
         startup
             .trouble
             .clone()
-            .or(told.trouble)
+            .or(noted.trouble)
             .or_else(|| rollout.trouble.clone())
     };
     let (phase, reason, message) = verdict(
         request,
         &rollout,
         trouble.as_ref(),
-        told.not_scheduled.clone(),
+        noted.not_scheduled.clone(),
         &startup,
     );
     let mut drafts = vec![conditions::deployment(&rollout, trouble.as_ref(), &message)];
@@ -239,7 +239,7 @@ fn check_listed(seen: &Observed, request: &Request, startup: &mut Startup) -> Op
         return None;
     };
     let mut missing = None;
-    for (provider, told) in request.providers.iter().zip(&mut startup.providers) {
+    for (provider, noted) in request.providers.iter().zip(&mut startup.providers) {
         if is_listed(listed, provider) {
             continue;
         }
@@ -251,8 +251,8 @@ fn check_listed(seen: &Observed, request: &Request, startup: &mut Startup) -> Op
             ),
             "If spec.server.containerSpec.command or args are given, they must start the server with the file that LLAMA_STACK_CONFIG names",
         );
-        told.phase = ProviderPhase::Failed;
-        told.trouble = Some(trouble.clone());
+        noted.phase = ProviderPhase::Failed;
+        noted.trouble = Some(trouble.clone());
         missing.get_or_insert(trouble);
     }
     missing
@@ -320,7 +320,7 @@ fn progress(request: &Request, rollout: &Rollout, startup: &Startup) -> String {
         .providers
         .iter()
         .zip(&startup.providers)
-        .find(|(_, told)| matches!(told.phase, ProviderPhase::Pending | ProviderPhase::Installing))
+        .find(|(_, noted)| matches!(noted.phase, ProviderPhase::Pending | ProviderPhase::Installing))
         .map(|(provider, _)| provider);
     match installing {
         Some(provider) => format!("Waiting for provider '{}' to be installed", provider.id),
@@ -476,7 +476,7 @@ fn version(seen: &Observed, before: &LlamaStackDistributionStatus, server: Optio
 fn provider_statuses(
     seen: &Observed,
     before: &LlamaStackDistributionStatus,
-    told: &[ProviderStart],
+    noted: &[ProviderStart],
 ) -> Vec<ExternalProviderStatus> {
     let since = |id: &str, phase: ProviderPhase| {
         let same = before
@@ -488,13 +488,13 @@ fn provider_statuses(
     };
     named_providers(&seen.llsd)
         .into_iter()
-        .zip(told)
-        .map(|(provider, told)| ExternalProviderStatus {
-            phase: told.phase,
-            reason: told.trouble.as_ref().map(|t| t.reason.into()),
-            message: told.trouble.as_ref().map(|t| shortened(&t.message)),
-            resolution: told.trouble.as_ref().and_then(|t| t.resolution.clone()),
-            last_transition_time: Some(since(&provider.id, told.phase)),
+        .zip(noted)
+        .map(|(provider, noted)| ExternalProviderStatus {
+            phase: noted.phase,
+            reason: noted.trouble.as_ref().map(|t| t.reason.into()),
+            message: noted.trouble.as_ref().map(|t| shortened(&t.message)),
+            resolution: noted.trouble.as_ref().and_then(|t| t.resolution.clone()),
+            last_transition_time: Some(since(&provider.id, noted.phase)),
             provider_id: provider.id,
             api: Some(provider.section.field.to_owned()),
             image: provider.image,

@@ -163,14 +163,14 @@ impl Pod {
         ensure!(output.status.code() == Some(1), "{image}: {}", output.status);
         ensure!(contents(&self.volume())? == before, "{image}: the volume has changed");
         let said = text(&output.stderr);
-        let told = self.termination_message()?;
+        let reported = self.termination_message()?;
         ensure!(
-            told.len() <= 4096 && !told.is_empty(),
+            reported.len() <= 4096 && !reported.is_empty(),
             "{} bytes for the kubelet",
-            told.len()
+            reported.len()
         );
         if said.len() < 4096 {
-            ensure!(said.trim_end() == told, "log:\n{said}\nkubelet:\n{told}");
+            ensure!(said.trim_end() == reported, "log:\n{said}\nkubelet:\n{reported}");
         }
         for wanted in [
             &format!("Provider: {id}\n"),
@@ -178,7 +178,7 @@ impl Pod {
             &format!("Init Container: install-provider-{id}\n"),
             "\nResolution: ",
         ] {
-            ensure!(told.contains(wanted), "no {wanted:?} in:\n{told}");
+            ensure!(reported.contains(wanted), "no {wanted:?} in:\n{reported}");
         }
         Ok(said)
     }

@@ -252,7 +252,7 @@ fn endpoint(name: &str, port: i32) -> Endpoint {
 const SCRIPTS: [&str; 2] = ["install_provider.py", "extract_config.sh"];
 
 /// Displays a plan without the scripts, which are long.
-pub(crate) fn told(plan: &Plan) -> String {
+pub(crate) fn reported(plan: &Plan) -> String {
     let mut plan = plan.clone();
     for apply in &mut plan.apply {
         if let Some(data) = apply.object.data.get_mut("data").and_then(Value::as_object_mut) {
@@ -268,7 +268,7 @@ pub(crate) fn told(plan: &Plan) -> String {
             annotations.retain(|key, _| key != "llamastack.io/applied-hash");
         }
     }
-    crate::told::plan(&plan)
+    crate::reported::plan(&plan)
 }
 
 fn hide_hashes(value: &mut Value) {

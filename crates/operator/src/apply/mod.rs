@@ -179,12 +179,12 @@ where
 /// Adds a note. Notes with the same type and reason become one Event.
 fn add(news: &mut Vec<Note>, note: Option<&Note>) {
     let Some(note) = note else { return };
-    let told = news
+    let reported = news
         .iter_mut()
         .find(|n| (n.warning, n.reason) == (note.warning, note.reason));
-    match told {
-        Some(told) if told.message.split("; ").any(|message| message == note.message) => {}
-        Some(told) => told.message = format!("{}; {}", told.message, note.message),
+    match reported {
+        Some(reported) if reported.message.split("; ").any(|message| message == note.message) => {}
+        Some(reported) => reported.message = format!("{}; {}", reported.message, note.message),
         None => news.push(note.clone()),
     }
 }

@@ -32,7 +32,7 @@ fn toys(controller: &str) -> Value {
 }
 
 #[test]
-fn one_event_tells_of_several_objects() {
+fn one_event_names_several_objects() {
     let mut news = Vec::new();
     for note in [
         Note::new(EventReason::ResourceCreated, "Created Service 'a'"),
@@ -43,9 +43,9 @@ fn one_event_tells_of_several_objects() {
         add(&mut news, Some(&note));
     }
     add(&mut news, None);
-    let told: Vec<&str> = news.iter().map(|note| note.message.as_str()).collect();
+    let reported: Vec<&str> = news.iter().map(|note| note.message.as_str()).collect();
     assert_eq!(
-        told,
+        reported,
         [
             "Created Service 'a'; Created Deployment 'a'",
             "Changed directly, putting it back"
@@ -215,7 +215,7 @@ async fn our_own_object_in_the_way_is_seen_by_the_next_plan() {
 }
 
 #[tokio::test]
-async fn a_lookup_that_fails_is_no_answer() {
+async fn failed_lookup_is_an_error() {
     let (_, error) = sent(None, refused(409, &json!([])), refused(500, &json!([]))).await;
     assert!(matches!(error, Error::Lookup { .. }), "{error:?}");
     let (_, error) = sent(None, refused(409, &json!([])), listed(&json!([]))).await;

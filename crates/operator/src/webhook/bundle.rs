@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_differs_brings_all_of_ours_and_nobody_elses() {
+    fn changed_webhook_is_sent_with_all_of_ours_and_no_others() {
         let right = target().endpoint.client_config("/a", Some("pem"));
         let without = target().endpoint.client_config("/b", None);
         let live = live(&[

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_what_is_read() {
+    fn stored_certificates_are_read_unchanged() {
         let first = Authorities::first("ca", at(0), LIFETIMES).unwrap();
         assert_eq!(Authorities::read(&stored(&first)).unwrap(), first);
         let second = first.next("ca", at(4000), LIFETIMES).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn objects_come_back_in_their_order_or_not_at_all() {
+    async fn converted_objects_keep_their_order_or_are_refused() {
         let (_, answer) = post(review(&json!([{ "a": 1 }, { "b": 1.50 }]))).await;
         assert_eq!(answer["kind"], "ConversionReview");
         let response = &answer["response"];
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_review_or_too_large_is_refused() {
+    async fn invalid_or_too_large_review_is_refused() {
         assert_eq!(post("{}".to_owned()).await.0, StatusCode::BAD_REQUEST);
         assert_eq!(post("x".repeat(MAX_BODY + 1)).await.0, StatusCode::PAYLOAD_TOO_LARGE);
     }

@@ -26,7 +26,7 @@ fn run(case: &mut Case) {
     let provider = dynamo(&given["settings"]);
     let operator = given["operator"].as_str();
     let md = case.yaml("input.yaml");
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut refusals = Vec::new();
     for version in VERSIONS {
         let object = match translate(provider.as_ref(), &md, version, operator) {
@@ -35,7 +35,7 @@ fn run(case: &mut Case) {
                 for problem in crd::problems(&object) {
                     case.problem(&problem);
                 }
-                told.push(the_rest(&translation));
+                reported.push(the_rest(&translation));
                 Some(serde_saphyr::to_string(&object).unwrap())
             }
             Err(refusal) => {
@@ -46,14 +46,19 @@ fn run(case: &mut Case) {
         case.compare(&format!("expected-{version}.yaml"), object);
     }
     // Another schema does not change the deployment.
-    assert!(told.windows(2).all(|pair| pair[0] == pair[1]), "{case:?}: {told:?}");
+    assert!(
+        reported.windows(2).all(|pair| pair[0] == pair[1]),
+        "{case:?}: {reported:?}"
+    );
     assert!(
         refusals.windows(2).all(|pair| pair[0] == pair[1]),
         "{case:?}: {refusals:?}"
     );
     case.compare(
         "expected-translation.yaml",
-        told.first().map(|told| serde_saphyr::to_string(told).unwrap()),
+        reported
+            .first()
+            .map(|reported| serde_saphyr::to_string(reported).unwrap()),
     );
     case.compare("expected-refusal.txt", refusals.first().cloned());
 

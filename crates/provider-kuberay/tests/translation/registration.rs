@@ -78,14 +78,14 @@ fn holds(rule: &str, name: &str) -> bool {
 #[test]
 fn overrides_are_those_of_the_design() {
     let documented = KubeRay::default().registration().overrides.unwrap();
-    let told = |given: serde_json::Value| -> Vec<String> {
+    let reported = |given: serde_json::Value| -> Vec<String> {
         let findings = overrides::check(given.as_object().unwrap(), &documented);
         findings.iter().map(ToString::to_string).collect()
     };
     let example = json!({"head": {"resources": {"cpu": "4", "memory": "8Gi"}, "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"}}});
-    assert_eq!(told(example), Vec::<String>::new());
+    assert_eq!(reported(example), Vec::<String>::new());
     let wrong = json!({"head": {"resources": {"cpu": 4}, "rayStartParams": {"num-cpus": 0}, "replicsa": 2}});
-    let found = told(wrong).join("\n");
+    let found = reported(wrong).join("\n");
     for text in [
         "spec.provider.overrides.head.resources.cpu must be a string, not a number",
         "spec.provider.overrides.head.rayStartParams.num-cpus must be a string, not a number",

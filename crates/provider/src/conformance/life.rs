@@ -15,7 +15,7 @@ use crate::plan;
 use crate::upstream::{Installed, State};
 
 /// A changed field is reverted and reported once; fields of other field managers are kept.
-pub(super) fn r12_drift_is_put_back(trial: &Trial) -> RuleResult {
+pub(super) fn r12_drift_is_reverted(trial: &Trial) -> RuleResult {
     let running = trial.running()?;
     for index in 0..running.objects.len() {
         for edit in edits(&running.objects[index]) {
@@ -354,15 +354,15 @@ fn recreates(trial: &Trial, what: &str, patch: &Value) -> RuleResult {
         "{what}: something is made before the old object is gone: {:?}",
         cluster.writes
     );
-    let told = cluster
+    let noted = cluster
         .events
         .iter()
         .find(|e| e.reason == "Recreating")
         .map(|e| e.message.clone())
         .unwrap_or_default();
     ensure!(
-        told.contains(what),
-        "the Event Recreating does not say '{what}': '{told}'"
+        noted.contains(what),
+        "the Event Recreating does not say '{what}': '{noted}'"
     );
     ensure!(
         condition_of(&cluster, condition::RESOURCE_CREATED) == "False Recreating",
@@ -534,10 +534,10 @@ fn is_given_up_in_time(what: &str, mut stuck: Cluster, visible: &[String]) -> Ru
         stuck.gone,
         "{what}: the objects are stuck, and the finalizer is still there after five minutes"
     );
-    let told = stuck.events.iter().find(|e| e.reason == "FinalizerTimeout");
+    let noted = stuck.events.iter().find(|e| e.reason == "FinalizerTimeout");
     ensure!(
-        told.is_some_and(|e| e.warning && visible.iter().all(|name| e.message.contains(name))),
-        "{what}: the Event FinalizerTimeout does not name what may be orphaned: {told:?}"
+        noted.is_some_and(|e| e.warning && visible.iter().all(|name| e.message.contains(name))),
+        "{what}: the Event FinalizerTimeout does not name what may be orphaned: {noted:?}"
     );
     Ok(())
 }

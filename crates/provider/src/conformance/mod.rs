@@ -67,7 +67,7 @@ pub struct Report {
 /// Result of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Name of the rule's function, such as `r12_drift_is_put_back`.
+    /// Name of the rule's function, such as `r12_drift_is_reverted`.
     pub rule: &'static str,
     /// Reason why the rule is broken; `None` if it holds.
     pub broken: Option<String>,
@@ -154,13 +154,13 @@ macro_rules! rules {
 const RULES: [(&str, Rule); 39] = rules![
     registration::r1_the_name_fits_where_it_is_written,
     registration::r2_the_registration_covers_what_is_served,
-    registration::r6_a_missing_or_unknown_upstream_is_told,
+    registration::r6_missing_or_unknown_upstream_is_reported,
     registration::r7_every_field_written_is_declared,
     acting::r8_it_acts_only_when_chosen,
     acting::r9_it_acts_only_on_a_validated_generation,
     acting::r10_pause_stops_everything_but_deletion,
     acting::r11_a_dry_run_makes_nothing,
-    life::r12_drift_is_put_back,
+    life::r12_drift_is_reverted,
     translation::r13_the_same_request_gives_the_same_translation,
     translation::r14_what_cannot_be_served_is_refused_with_the_way_out,
     translation::r15_no_field_is_dropped_without_a_word,
@@ -179,8 +179,8 @@ const RULES: [(&str, Rule); 39] = rules![
     status::r28_ready_is_running_and_failed_is_failed,
     translation::r29_only_workers_count_and_zero_stays_zero,
     translation::r30_the_endpoint_is_a_service_and_a_port,
-    status::r31_a_silent_upstream_is_told_after_five_minutes,
-    status::r32_a_missing_secret_is_told,
+    status::r31_silent_upstream_is_reported_after_five_minutes,
+    status::r32_missing_secret_is_reported,
     registration::r35_the_role_names_what_is_used,
     status::r36_ready_is_true_only_after_an_answer,
     status::r37_pods_say_why_a_model_does_not_serve,

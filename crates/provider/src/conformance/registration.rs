@@ -78,7 +78,7 @@ pub(super) fn r2_the_registration_covers_what_is_served(trial: &Trial) -> RuleRe
 }
 
 /// A missing CRD is waited for, an unknown schema is a failure; both resolve when a known schema is installed.
-pub(super) fn r6_a_missing_or_unknown_upstream_is_told(trial: &Trial) -> RuleResult {
+pub(super) fn r6_missing_or_unknown_upstream_is_reported(trial: &Trial) -> RuleResult {
     let upstreams = trial.provider.upstreams();
     let Some(main) = upstreams.first().map(|u| u.kind) else {
         return Err("upstreams() is empty: name the main kind, built in or not".to_owned());

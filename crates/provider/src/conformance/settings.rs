@@ -56,13 +56,13 @@ pub(super) fn r38_invalid_settings_change_no_model(trial: &Trial) -> RuleResult 
     let before = running.objects.clone();
     running.settle()?;
     ensure!(running.objects == before, "objects of a running model changed");
-    let told = (
+    let reported = (
         condition_of(&running, condition::PROVIDER_COMPATIBLE),
         condition_of(&running, condition::READY),
     );
     ensure!(
-        told.0 == "False SettingsInvalid" && told.1.starts_with("True "),
-        "expected ProviderCompatible False SettingsInvalid and Ready True for a running model, found {told:?}"
+        reported.0 == "False SettingsInvalid" && reported.1.starts_with("True "),
+        "expected ProviderCompatible False SettingsInvalid and Ready True for a running model, found {reported:?}"
     );
     let mut fresh = trial.fresh(&json!({}))?;
     fresh.invalid_settings = Some(invalid);

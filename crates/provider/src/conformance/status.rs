@@ -236,7 +236,7 @@ pub(super) fn r28_ready_is_running_and_failed_is_failed(trial: &Trial) -> RuleRe
 }
 
 /// Work in progress without any report.
-pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) -> RuleResult {
+pub(super) fn r31_silent_upstream_is_reported_after_five_minutes(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
     cluster.pass(minutes(5) - SignedDuration::from_secs(1));
@@ -266,7 +266,7 @@ pub(super) fn r31_a_silent_upstream_is_told_after_five_minutes(trial: &Trial) ->
 }
 
 /// The kubelet's message is sufficient: no Secret is read.
-pub(super) fn r32_a_missing_secret_is_told(trial: &Trial) -> RuleResult {
+pub(super) fn r32_missing_secret_is_reported(trial: &Trial) -> RuleResult {
     let mut cluster = trial.made()?;
     cluster.heard();
     cluster.pods = Some(vec![pods::pod(

@@ -110,7 +110,7 @@ impl Provider for Toy {
                 per_engine: Vec::new(),
             },
             overrides: Some(vec![OverrideKey {
-                path: "paint.colour".to_owned(),
+                path: "paint.color".to_owned(),
                 kind: OverrideType::String,
                 description: None,
             }]),
@@ -153,10 +153,10 @@ impl Provider for Toy {
         let mut asked = request.clone();
         asked.present.clear();
         if !self.has(Flaw::TakesAnyOverride) {
-            let colour = request.overrides.get("paint").and_then(|p| p.get("colour")).cloned();
-            asked.overrides = colour
+            let color = request.overrides.get("paint").and_then(|p| p.get("color")).cloned();
+            asked.overrides = color
                 .filter(|_| !self.has(Flaw::DropsOverride))
-                .map(|c| ("colour".to_owned(), c))
+                .map(|c| ("color".to_owned(), c))
                 .into_iter()
                 .collect();
         }

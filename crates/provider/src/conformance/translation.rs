@@ -59,7 +59,7 @@ pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Tria
             cluster.objects.is_empty(),
             "{patch} is to be refused, and makes something"
         );
-        is_told(patch, text, &cluster)?;
+        is_reported(patch, text, &cluster)?;
         ensure!(
             cluster.heard().contains(&"ProviderIncompatible"),
             "{patch} is refused without an Event"
@@ -80,12 +80,12 @@ pub(super) fn r14_what_cannot_be_served_is_refused_with_the_way_out(trial: &Tria
             running.objects == before,
             "{patch} is refused, and what was there is changed"
         );
-        is_told(patch, text, &running)?;
+        is_reported(patch, text, &running)?;
     }
     Ok(())
 }
 
-fn is_told(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> RuleResult {
+fn is_reported(patch: &Value, text: &str, cluster: &super::cluster::Cluster) -> RuleResult {
     ensure!(
         phase(cluster) == Some(Phase::Failed) && message(cluster).contains(text),
         "{patch} is to be refused with '{text}', and the status is {}",
@@ -144,10 +144,10 @@ pub(super) fn r15_no_field_is_dropped_without_a_word(trial: &Trial) -> RuleResul
         };
         let mut cluster = trial.fresh(&patch)?;
         cluster.settle()?;
-        let told = condition_of(&cluster, condition::FIELDS_IGNORED);
+        let noted = condition_of(&cluster, condition::FIELDS_IGNORED);
         ensure!(
-            told.is_empty() == translation.ignored.is_empty(),
-            "{patch} ignores {:?}, and the condition FieldsIgnored is '{told}'",
+            noted.is_empty() == translation.ignored.is_empty(),
+            "{patch} ignores {:?}, and the condition FieldsIgnored is '{noted}'",
             translation.ignored
         );
     }
@@ -316,10 +316,10 @@ pub(super) fn r18_objects_carry_labels_annotations_and_owner(trial: &Trial) -> R
 /// Routers and frontends do not count as replicas; an absent number is one, and zero is none.
 pub(super) fn r29_only_workers_count_and_zero_stays_zero(trial: &Trial) -> RuleResult {
     for (request, translation) in trial.translations()? {
-        let (asked, told) = (request.topology.replicas(), translation.replicas);
+        let (asked, noted) = (request.topology.replicas(), translation.replicas);
         ensure!(
-            asked == told,
-            "the spec requests {asked} workers, and the translation counts {told}"
+            asked == noted,
+            "the spec requests {asked} workers, and the translation counts {noted}"
         );
     }
     for (replicas, wanted) in [(Value::Null, 1), (json!(0), 0)] {

@@ -369,7 +369,7 @@ fn last_words(message: &str) -> String {
         "no such",
     ];
     let lines: Vec<&str> = message.lines().map(untimed).filter(|line| !line.is_empty()).collect();
-    let told: Vec<&str> = lines
+    let reported: Vec<&str> = lines
         .iter()
         .copied()
         .filter(|line| {
@@ -377,7 +377,7 @@ fn last_words(message: &str) -> String {
             SIGNS.iter().any(|sign| line.contains(sign))
         })
         .collect();
-    let words = match told.as_slice() {
+    let words = match reported.as_slice() {
         [] => lines.last().copied().unwrap_or_default().to_owned(),
         [one] => (*one).to_owned(),
         [first, .., last] if first == last => (*first).to_owned(),

@@ -7,8 +7,8 @@
 )]
 
 pub(crate) mod acme;
+pub(crate) mod reported;
 pub(crate) mod ssa;
-pub(crate) mod told;
 
 use std::path::Path;
 

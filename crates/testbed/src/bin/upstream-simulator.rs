@@ -9,7 +9,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use runway_testbed::simulator::{self, Behaviour};
+use runway_testbed::simulator::{self, Behavior};
 
 /// Upstream simulator: plays the controllers of KAITO, Dynamo and KubeRay on a real API server. No model runs, unless the
 /// workloads are made.
@@ -22,8 +22,8 @@ struct Args {
     #[arg(long, default_value = "1s", value_parser = duration)]
     ready_after: Duration,
     /// For objects without the label kubeairunway.ai/simulate: ready, slow, stall, fail, flap, secret-missing, stuck-delete.
-    #[arg(long, default_value_t = Behaviour::Ready)]
-    behaviour: Behaviour,
+    #[arg(long, default_value_t = Behavior::Ready)]
+    behavior: Behavior,
     /// Make Services without an address of their own, which many thousands of objects need: see the simulator's Config.
     #[arg(long)]
     headless: bool,
@@ -57,7 +57,7 @@ async fn main() -> Result<()> {
     );
     let config = simulator::Config {
         ready_after: args.ready_after,
-        behaviour: args.behaviour,
+        behavior: args.behavior,
         headless: args.headless,
         workloads: args.workloads,
         ..simulator::Config::default()

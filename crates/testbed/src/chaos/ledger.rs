@@ -153,7 +153,7 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    fn told(ledger: Ledger) -> String {
+    fn reported(ledger: Ledger) -> String {
         ledger
             .report(Duration::ZERO)
             .check()
@@ -167,7 +167,7 @@ mod tests {
         ledger.arrived(0);
         ledger.arrived(further);
         assert!(!ledger.is_complete());
-        assert_eq!(told(ledger), "messages were lost: [1]");
+        assert_eq!(reported(ledger), "messages were lost: [1]");
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
             ledger.arrived(0);
             ledger.failed(1, "routing_error");
             assert!(ledger.is_complete());
-            told(ledger)
+            reported(ledger)
         };
         assert_eq!(ledger(&[]), "1 duplicates, and at most 0 were in flight");
         let reason = "1 messages failed with 'routing_error', and at most 0 may";

@@ -35,7 +35,7 @@ const NAMESPACE: &str = "chaos";
 const SIDECAR_LOG: &str = "info";
 const ACTORS: [&str; 2] = ["first", "second"];
 /// Actor without a queue.
-const NOBODY: &str = "nobody";
+const UNIDENTIFIED: &str = "nobody";
 /// Returns of a message before it is a dead letter: the operator's default.
 const RETURNS: u32 = 3;
 /// `ASYA_MAX_DELIVERIES` of the actors: as the operator sets it, and none, so that the broker moves the message.
@@ -96,13 +96,13 @@ pub async fn on_rabbitmq(
     rabbit: &mut RabbitMq,
     programs: &ActorPrograms,
     options: ChaosOptions,
-    tell: impl Fn(usize, usize),
+    announce: impl Fn(usize, usize),
 ) -> Result<ChaosReport> {
     run(
         rabbitmq::Queues::create(rabbit, options).await?,
         programs,
         options,
-        tell,
+        announce,
     )
     .await
 }
@@ -112,16 +112,16 @@ pub async fn on_sqs(
     server: &Sqs,
     programs: &ActorPrograms,
     options: ChaosOptions,
-    tell: impl Fn(usize, usize),
+    announce: impl Fn(usize, usize),
 ) -> Result<ChaosReport> {
-    run(sqs::Queues::create(server, options).await?, programs, options, tell).await
+    run(sqs::Queues::create(server, options).await?, programs, options, announce).await
 }
 
 async fn run<Q: Queues>(
     queues: Q,
     programs: &ActorPrograms,
     options: ChaosOptions,
-    tell: impl Fn(usize, usize),
+    announce: impl Fn(usize, usize),
 ) -> Result<ChaosReport> {
     let mut bed = Bed::start(&queues, programs, options)?;
     let started = Instant::now();
@@ -129,7 +129,7 @@ async fn run<Q: Queues>(
     let (progress, mut out) = watch::channel(0);
     let collecting = bed.collect(move |out, faults| {
         progress.send_replace(out);
-        tell(out, faults);
+        announce(out, faults);
     });
     let sending = async {
         let chunk = CHUNK.min(Q::UNDER_WAY);
@@ -209,7 +209,7 @@ impl<'a, Q: Queues> Bed<'a, Q> {
     }
 
     /// Collects what comes out, with faults on the way.
-    async fn collect(&mut self, tell: impl Fn(usize, usize)) -> Result<()> {
+    async fn collect(&mut self, announce: impl Fn(usize, usize)) -> Result<()> {
         let share = (self.options.envelopes / (self.options.faults + 1)).max(1);
         let mut done = 0;
         let mut progress = Instant::now();
@@ -221,7 +221,7 @@ impl<'a, Q: Queues> Bed<'a, Q> {
             }
             if self.ledger.distinct() > before {
                 progress = Instant::now();
-                tell(self.ledger.distinct(), done);
+                announce(self.ledger.distinct(), done);
             }
             if done < self.options.faults && self.ledger.distinct() >= (done + 1) * share {
                 self.inject(Q::MIX[done % Q::MIX.len()]).await?;
@@ -283,7 +283,7 @@ impl<'a, Q: Queues> Bed<'a, Q> {
             Fault::Limit => self.exceed_limit(victim).await?,
             Fault::Tap => {
                 self.queues.inject(fault, victim).await?;
-                self.send_further(victim, &[NOBODY]).await?;
+                self.send_further(victim, &[UNIDENTIFIED]).await?;
                 self.ledger.allow_failures(fault, 1);
             }
             Fault::Broker

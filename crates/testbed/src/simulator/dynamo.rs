@@ -129,7 +129,7 @@ async fn keep_pods(
 ) -> kube::Result<()> {
     let has_run = object.data["status"]["conditions"].is_array();
     let Some(workers) =
-        PodState::at(simulation.behaviour(object), stage).filter(|_| stage != Stage::Pending || !has_run)
+        PodState::at(simulation.behavior(object), stage).filter(|_| stage != Stage::Pending || !has_run)
     else {
         return Ok(());
     };
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_depends_on_what_stands_behind_it() {
+    fn counted_replicas_depend_on_the_backing_kind() {
         let spec = json!({"components": [
             {"name": "one", "type": "decode"},
             {"name": "many", "type": "prefill", "multinode": {"nodeCount": 2}, "replicas": 2},

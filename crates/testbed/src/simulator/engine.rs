@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Behaviour, Config, LABEL, Task,
+    Behavior, Config, LABEL, Task,
     timeline::{self, PodState, Stage},
 };
 
@@ -159,30 +159,30 @@ impl Simulation {
     }
 
     /// Behavior for the object. An unknown label must not look like success: the object stalls and reports the label.
-    pub(super) fn behaviour(&self, object: &DynamicObject) -> Behaviour {
+    pub(super) fn behavior(&self, object: &DynamicObject) -> Behavior {
         match object.labels().get(LABEL).map(|value| value.parse()) {
-            None => self.config.behaviour,
-            Some(Ok(behaviour)) => behaviour,
+            None => self.config.behavior,
+            Some(Ok(behavior)) => behavior,
             Some(Err(error)) => {
                 crate::say(&format!(
                     "upstream simulator: {} stalls, its label {LABEL} is wrong: {error}",
                     object.name_any()
                 ));
-                Behaviour::Stall
+                Behavior::Stall
             }
         }
     }
 
     /// Puts finalizers on and takes them off. True when there is nothing else to do for now.
     pub(super) async fn guard_deletion(&self, object: &DynamicObject) -> kube::Result<bool> {
-        let behaviour = self.behaviour(object);
+        let behavior = self.behavior(object);
         let operators = self.role.finalizer.filter(|_| self.config.finalizer);
         let mut finalizers = object.finalizers().to_vec();
         if object.metadata.deletion_timestamp.is_some() {
             self.forget(object);
             finalizers.retain(|name| Some(name.as_str()) != self.role.finalizer);
-        } else if behaviour != Behaviour::Stall {
-            let stuck = (behaviour == Behaviour::StuckDelete).then_some(STUCK_FINALIZER);
+        } else if behavior != Behavior::Stall {
+            let stuck = (behavior == Behavior::StuckDelete).then_some(STUCK_FINALIZER);
             for name in operators.into_iter().chain(stuck) {
                 if !finalizers.iter().any(|present| present == name) {
                     finalizers.push(name.to_owned());
@@ -202,8 +202,8 @@ impl Simulation {
     /// result, which then was there before we came. Before its result was written once, the timeline waits there: on a
     /// busy machine a flapping object would be not ready without having been ready.
     pub(super) fn stage(&self, object: &DynamicObject, undertaking: &str, done: bool) -> (Option<Stage>, Action) {
-        let behaviour = self.behaviour(object);
-        let result_after = timeline::result_after(behaviour, self.config.ready_after);
+        let behavior = self.behavior(object);
+        let result_after = timeline::result_after(behavior, self.config.ready_after);
         let age = self.with_undertaking(object, undertaking, done, |current, now| {
             current.had_result |= done;
             if !current.had_result
@@ -213,7 +213,7 @@ impl Simulation {
             }
             now.duration_since(current.start)
         });
-        let (stage, next) = timeline::stage(behaviour, self.config.ready_after, age);
+        let (stage, next) = timeline::stage(behavior, self.config.ready_after, age);
         (stage, next.map_or_else(Action::await_change, Action::requeue))
     }
 
@@ -453,7 +453,7 @@ mod tests {
         let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let config = Config {
             ready_after: Duration::from_millis(1),
-            behaviour: Behaviour::Flap,
+            behavior: Behavior::Flap,
             ..Config::default()
         };
         let kind = ApiResource::erase::<Service>(&());
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_any_more_is_named_null() {
+    fn removed_fields_are_null() {
         let current = json!({"a": {"name": "x", "gone": 1}, "b": [1]});
         let wanted = json!({"a": {"name": "y"}, "b": [2]});
         assert_eq!(

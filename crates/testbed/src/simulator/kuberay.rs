@@ -256,7 +256,7 @@ async fn keep_pods(
     stage: Stage,
     simulation: &Simulation,
 ) -> kube::Result<()> {
-    let behaviour = simulation.behaviour(service);
+    let behavior = simulation.behavior(service);
     let mut pods = Vec::new();
     for cluster in clusters.active.iter().chain(&clusters.pending) {
         let is_current = cluster == clusters.current();
@@ -265,7 +265,7 @@ async fn keep_pods(
         let condition = if has_run {
             Some(PodState::Ready)
         } else {
-            PodState::at(behaviour, stage)
+            PodState::at(behavior, stage)
         };
         if let Some(condition) = condition {
             pods.extend(pods_of(service, cluster, condition, stage == Stage::Headless));
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_hash_leaves_out_builds_no_second_cluster() {
+    fn fields_outside_the_hash_build_no_second_cluster() {
         let active = first().at(Stage::Ready);
         let group = |config: &mut Value, field: &str, value: Value| config["workerGroupSpecs"][0][field] = value;
         assert_eq!(after(|_| {}), active);

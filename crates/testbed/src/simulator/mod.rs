@@ -28,7 +28,7 @@ use futures::future::join3;
 use kube::Client;
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// On an upstream object: what shall become of it. See [`Behaviour`].
+/// On an upstream object: what shall become of it. See [`Behavior`].
 pub const LABEL: &str = "kubeairunway.ai/simulate";
 
 /// Options of the simulator.
@@ -37,7 +37,7 @@ pub struct Config {
     /// From first sight of an object to its Ready.
     pub ready_after: Duration,
     /// For objects without the label.
-    pub behaviour: Behaviour,
+    pub behavior: Behavior,
     /// Puts the operator's finalizer on its objects, where the real one has one: while the simulator is dead, nothing that
     /// it has seen can be deleted.
     pub finalizer: bool,
@@ -53,7 +53,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             ready_after: Duration::from_secs(1),
-            behaviour: Behaviour::Ready,
+            behavior: Behavior::Ready,
             finalizer: true,
             headless: false,
             workloads: false,
@@ -63,7 +63,7 @@ impl Default for Config {
 
 /// Behavior for an object; the value of [`LABEL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behaviour {
+pub enum Behavior {
     /// `ready`: Ready after the configured time.
     Ready,
     /// `slow`: Ready after ten times that.
@@ -84,33 +84,33 @@ pub enum Behaviour {
     StuckDelete,
 }
 
-const BEHAVIOURS: [(&str, Behaviour); 9] = [
-    ("ready", Behaviour::Ready),
-    ("slow", Behaviour::Slow),
-    ("stall", Behaviour::Stall),
-    ("fail", Behaviour::Fail),
-    ("flap", Behaviour::Flap),
-    ("crash", Behaviour::Crash),
-    ("lost-head", Behaviour::LostHead),
-    ("secret-missing", Behaviour::SecretMissing),
-    ("stuck-delete", Behaviour::StuckDelete),
+const BEHAVIORS: [(&str, Behavior); 9] = [
+    ("ready", Behavior::Ready),
+    ("slow", Behavior::Slow),
+    ("stall", Behavior::Stall),
+    ("fail", Behavior::Fail),
+    ("flap", Behavior::Flap),
+    ("crash", Behavior::Crash),
+    ("lost-head", Behavior::LostHead),
+    ("secret-missing", Behavior::SecretMissing),
+    ("stuck-delete", Behavior::StuckDelete),
 ];
 
-impl FromStr for Behaviour {
+impl FromStr for Behavior {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = BEHAVIOURS.iter().find(|(name, _)| *name == text);
-        found.map(|(_, behaviour)| *behaviour).ok_or_else(|| {
-            let known: Vec<_> = BEHAVIOURS.iter().map(|(name, _)| *name).collect();
+        let found = BEHAVIORS.iter().find(|(name, _)| *name == text);
+        found.map(|(_, behavior)| *behavior).ok_or_else(|| {
+            let known: Vec<_> = BEHAVIORS.iter().map(|(name, _)| *name).collect();
             format!("unknown behavior `{text}`; known: {}", known.join(", "))
         })
     }
 }
 
-impl fmt::Display for Behaviour {
+impl fmt::Display for Behavior {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = BEHAVIOURS.iter().find(|(_, behaviour)| behaviour == self);
+        let found = BEHAVIORS.iter().find(|(_, behavior)| behavior == self);
         f.write_str(found.map_or("", |(name, _)| name))
     }
 }

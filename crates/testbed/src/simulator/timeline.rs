@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Behaviour;
+use super::Behavior;
 
 /// Content of the upstream status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +37,9 @@ pub(super) enum PodState {
 
 impl PodState {
     /// State of the pods of an object at a stage; `None` before there are any.
-    pub(super) fn at(behaviour: Behaviour, stage: Stage) -> Option<Self> {
+    pub(super) fn at(behavior: Behavior, stage: Stage) -> Option<Self> {
         match stage {
-            _ if behaviour == Behaviour::SecretMissing => Some(Self::SecretMissing),
+            _ if behavior == Behavior::SecretMissing => Some(Self::SecretMissing),
             Stage::Pending => None,
             Stage::Loading | Stage::Failed => Some(Self::Starting),
             Stage::Ready | Stage::Headless => Some(Self::Ready),
@@ -49,8 +49,8 @@ impl PodState {
 }
 
 /// The stage at this age, and how long until the next one. No stage at all: say nothing.
-pub(super) fn stage(behaviour: Behaviour, ready_after: Duration, age: Duration) -> (Option<Stage>, Option<Duration>) {
-    let plan = plan(behaviour, ready_after);
+pub(super) fn stage(behavior: Behavior, ready_after: Duration, age: Duration) -> (Option<Stage>, Option<Duration>) {
+    let plan = plan(behavior, ready_after);
     let reached = plan
         .iter()
         .rev()
@@ -64,25 +64,25 @@ pub(super) fn stage(behaviour: Behaviour, ready_after: Duration, age: Duration) 
 }
 
 /// Age at which an object has its result, whatever becomes of it later. `None`: it never has one.
-pub(super) fn result_after(behaviour: Behaviour, ready_after: Duration) -> Option<Duration> {
-    let plan = plan(behaviour, ready_after);
+pub(super) fn result_after(behavior: Behavior, ready_after: Duration) -> Option<Duration> {
+    let plan = plan(behavior, ready_after);
     let result = plan
         .iter()
         .find(|(_, stage)| matches!(stage, Stage::Ready | Stage::Failed));
     result.map(|(start, _)| *start)
 }
 
-fn plan(behaviour: Behaviour, ready: Duration) -> Vec<(Duration, Stage)> {
+fn plan(behavior: Behavior, ready: Duration) -> Vec<(Duration, Stage)> {
     let start = [(Duration::ZERO, Stage::Pending), (ready / 2, Stage::Loading)];
-    match behaviour {
-        Behaviour::Ready | Behaviour::StuckDelete => [&start[..], &[(ready, Stage::Ready)]].concat(),
-        Behaviour::Slow => plan(Behaviour::Ready, ready * 10),
-        Behaviour::Stall => Vec::new(),
-        Behaviour::Fail => [&start[..], &[(ready, Stage::Failed)]].concat(),
-        Behaviour::Flap => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Unready)]].concat(),
-        Behaviour::Crash => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Crashing)]].concat(),
-        Behaviour::LostHead => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Headless)]].concat(),
-        Behaviour::SecretMissing => start.to_vec(),
+    match behavior {
+        Behavior::Ready | Behavior::StuckDelete => [&start[..], &[(ready, Stage::Ready)]].concat(),
+        Behavior::Slow => plan(Behavior::Ready, ready * 10),
+        Behavior::Stall => Vec::new(),
+        Behavior::Fail => [&start[..], &[(ready, Stage::Failed)]].concat(),
+        Behavior::Flap => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Unready)]].concat(),
+        Behavior::Crash => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Crashing)]].concat(),
+        Behavior::LostHead => [&start[..], &[(ready, Stage::Ready), (ready * 2, Stage::Headless)]].concat(),
+        Behavior::SecretMissing => start.to_vec(),
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn ready_comes_in_three_steps_and_stays() {
-        let at = |age| stage(Behaviour::Ready, SECOND * 2, age);
+        let at = |age| stage(Behavior::Ready, SECOND * 2, age);
         assert_eq!(at(Duration::ZERO), (Some(Stage::Pending), Some(SECOND)));
         assert_eq!(at(SECOND), (Some(Stage::Loading), Some(SECOND)));
         assert_eq!(at(SECOND * 2), (Some(Stage::Ready), None));
@@ -104,29 +104,29 @@ mod tests {
     #[test]
     fn at_once_means_ready_at_first_sight() {
         assert_eq!(
-            stage(Behaviour::Ready, Duration::ZERO, Duration::ZERO),
+            stage(Behavior::Ready, Duration::ZERO, Duration::ZERO),
             (Some(Stage::Ready), None)
         );
     }
 
     #[test]
     fn flap_ends_unready_and_stall_says_nothing() {
-        assert_eq!(stage(Behaviour::Flap, SECOND, SECOND * 2), (Some(Stage::Unready), None));
-        assert_eq!(stage(Behaviour::Stall, SECOND, SECOND * 2), (None, None));
+        assert_eq!(stage(Behavior::Flap, SECOND, SECOND * 2), (Some(Stage::Unready), None));
+        assert_eq!(stage(Behavior::Stall, SECOND, SECOND * 2), (None, None));
     }
 
     #[test]
     fn result_of_a_flapping_object_is_its_first_ready() {
-        assert_eq!(result_after(Behaviour::Flap, SECOND), Some(SECOND));
-        assert_eq!(result_after(Behaviour::Fail, SECOND), Some(SECOND));
-        assert_eq!(result_after(Behaviour::Slow, SECOND), Some(SECOND * 10));
-        assert_eq!(result_after(Behaviour::Stall, SECOND), None);
-        assert_eq!(result_after(Behaviour::SecretMissing, SECOND), None);
+        assert_eq!(result_after(Behavior::Flap, SECOND), Some(SECOND));
+        assert_eq!(result_after(Behavior::Fail, SECOND), Some(SECOND));
+        assert_eq!(result_after(Behavior::Slow, SECOND), Some(SECOND * 10));
+        assert_eq!(result_after(Behavior::Stall, SECOND), None);
+        assert_eq!(result_after(Behavior::SecretMissing, SECOND), None);
     }
 
     #[test]
     fn slow_takes_ten_times_as_long() {
-        assert_eq!(stage(Behaviour::Slow, SECOND, SECOND * 9).0, Some(Stage::Loading));
-        assert_eq!(stage(Behaviour::Slow, SECOND, SECOND * 10).0, Some(Stage::Ready));
+        assert_eq!(stage(Behavior::Slow, SECOND, SECOND * 9).0, Some(Stage::Loading));
+        assert_eq!(stage(Behavior::Slow, SECOND, SECOND * 10).0, Some(Stage::Ready));
     }
 }

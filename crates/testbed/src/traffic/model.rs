@@ -106,11 +106,11 @@ impl Model {
         ];
         played.component.args = usual.into_iter().chain(args.iter().map(ToString::to_string)).collect();
         let played = Arc::new(played);
-        let (tell, state) = watch::channel(State::Asleep);
+        let (announce, state) = watch::channel(State::Asleep);
         let task = tokio::spawn({
             let played = Arc::clone(&played);
             async move {
-                if let Err(error) = played.follow(&tell).await {
+                if let Err(error) = played.follow(&announce).await {
                     say(&format!(
                         "the model '{}' is not played any longer: {error:#}",
                         played.name
@@ -209,7 +209,7 @@ impl Played {
         self.component.dir.join(format!("{}.received", self.component.name))
     }
 
-    async fn follow(&self, tell: &watch::Sender<State>) -> Result<()> {
+    async fn follow(&self, announce: &watch::Sender<State>) -> Result<()> {
         let one = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let mut objects = std::pin::pin!(watcher(self.objects.clone(), one).default_backoff().applied_objects());
         while let Some(object) = objects.next().await {
@@ -226,7 +226,7 @@ impl Played {
                     let endpoint = json!({ "service": self.name, "port": self.port });
                     self.report(json!({ "endpoint": endpoint, "replicas": { "ready": 1 } }))
                         .await?;
-                    tell.send_replace(State::Awake);
+                    announce.send_replace(State::Awake);
                 }
                 (false, true) => {
                     self.report(json!({ "replicas": { "ready": 0 } })).await?;
@@ -236,7 +236,7 @@ impl Played {
                         engine.stop(ENDS_WITHIN).await;
                     }
                     self.ends.turn();
-                    tell.send_replace(State::Asleep);
+                    announce.send_replace(State::Asleep);
                 }
                 _ => {}
             }

@@ -107,7 +107,7 @@ impl Report {
 }
 
 /// Runs it. `tell` is called after each cycle.
-pub async fn run(bed: &Bed, programs: &Programs, options: Options, tell: impl Fn()) -> Result<Report> {
+pub async fn run(bed: &Bed, programs: &Programs, options: Options, announce: impl Fn()) -> Result<Report> {
     let router = Router::start(bed, &programs.router, &[]).await?;
     let run = Run {
         address: router.address,
@@ -123,13 +123,13 @@ pub async fn run(bed: &Bed, programs: &Programs, options: Options, tell: impl Fn
     let models = try_join_all(models).await?;
     let started = Instant::now();
     let lanes = models.iter().enumerate().map(|(lane, model)| {
-        let (run, tell) = (&run, &tell);
+        let (run, announce) = (&run, &announce);
         async move {
             for number in (lane..options.cycles).step_by(options.models) {
                 let seed = mixed(options.seed).wrapping_add(u64::try_from(number)?);
                 let cycle = run.cycle(model, number, Random(mixed(seed)));
                 cycle.await.with_context(|| format!("cycle {number}"))?;
-                tell();
+                announce();
             }
             anyhow::Ok(())
         }
@@ -301,10 +301,10 @@ impl Run {
         }
         report.repeated = requests.values().filter(|attempts| **attempts > 1).count();
         let answered = self.answered.into_inner().into_iter();
-        let by_nobody = answered.filter(|id| !received.contains_key(id));
+        let without_consumer = answered.filter(|id| !received.contains_key(id));
         report
             .unexplained
-            .extend(by_nobody.map(|id| format!("{id}: no engine has received it")));
+            .extend(without_consumer.map(|id| format!("{id}: no engine has received it")));
         report
     }
 }

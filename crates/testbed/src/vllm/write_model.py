@@ -16,7 +16,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 END = "<|end|>"
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
-# Of a normalised one-hot vector that makes logits of thousands: no temperature makes another token likely.
+# Of a normalized one-hot vector that makes logits of thousands: no temperature makes another token likely.
 CERTAINTY = 1000.0
 # The size of one attention head, which vLLM has code for; with room for every piece.
 WIDTH = 64

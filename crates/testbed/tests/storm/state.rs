@@ -296,7 +296,7 @@ fn a_deployment_counts_once_its_controller_has_observed_it() {
 }
 
 #[test]
-fn only_what_differs_from_run_to_run_is_left_out() {
+fn only_differences_between_runs_are_omitted() {
     let object = |namespace: &str, uid: &str, time: &str, manager: &str, image: &str| {
         let object = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "m", "namespace": namespace,
             "uid": uid, "resourceVersion": uid, "creationTimestamp": time, "managedFields": [{ "manager": manager, "time": time }],

@@ -93,7 +93,7 @@ fn entry(object: &DynamicObject) -> Option<(Model, u64, String)> {
 }
 
 #[test]
-fn two_upstream_objects_at_once_are_noticed_in_whichever_order_the_watches_tell() {
+fn two_upstream_objects_at_once_are_noticed_in_any_order_of_the_watches() {
     let history = |events: &[(u64, &str, bool)]| -> History {
         let entries = events
             .iter()

@@ -804,13 +804,13 @@ pub fn gemma(name: &str) -> Value {
 }
 
 /// The same, with labels that the upstream simulator obeys.
-pub fn gemma_simulated(name: &str, behaviour: &str) -> Value {
-    simulated(gemma(name), behaviour)
+pub fn gemma_simulated(name: &str, behavior: &str) -> Value {
+    simulated(gemma(name), behavior)
 }
 
 /// With labels that the upstream simulator obeys.
-pub fn simulated(mut object: Value, behaviour: &str) -> Value {
-    object["metadata"]["labels"] = json!({ simulator::LABEL: behaviour });
+pub fn simulated(mut object: Value, behavior: &str) -> Value {
+    object["metadata"]["labels"] = json!({ simulator::LABEL: behavior });
     object
 }
 

@@ -41,7 +41,7 @@ pub struct Identity {
 
 /// Reason why claims identify no user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Nobody {
+pub enum NoIdentity {
     /// The claim is missing.
     #[error("the ID token has no string claim '{0}' for the user name (--oidc-username-claim)")]
     NoName(String),
@@ -64,14 +64,14 @@ impl ClaimNames {
     ///
     /// # Errors
     /// A claim is missing or has the wrong type, or the user may not be impersonated.
-    pub fn read(&self, issuer: &str, claims: &Map<String, Value>, may: &Impersonation) -> Result<Identity, Nobody> {
+    pub fn read(&self, issuer: &str, claims: &Map<String, Value>, may: &Impersonation) -> Result<Identity, NoIdentity> {
         let name = claims.get(&self.username).and_then(Value::as_str).unwrap_or_default();
         if name.is_empty() {
-            return Err(Nobody::NoName(self.username.clone()));
+            return Err(NoIdentity::NoName(self.username.clone()));
         }
         let is_email = self.username == "email";
         if is_email && claims.get("email_verified").is_some_and(|verified| verified != true) {
-            return Err(Nobody::NotVerified);
+            return Err(NoIdentity::NotVerified);
         }
         let prefix = match self.username_prefix.as_deref() {
             Some(NONE) => String::new(),
@@ -86,20 +86,20 @@ impl ClaimNames {
             .chain(&groups)
             .find(|name| name.starts_with(RESERVED))
         {
-            return Err(Nobody::Reserved(reserved.clone()));
+            return Err(NoIdentity::Reserved(reserved.clone()));
         }
         if !may.users.is_empty() && !may.users.contains(&user) {
-            return Err(Nobody::NotListed(user));
+            return Err(NoIdentity::NotListed(user));
         }
         groups.retain(|group| may.groups.is_empty() || may.groups.contains(group));
         Ok(Identity { user, groups })
     }
 
-    fn groups(&self, claims: &Map<String, Value>) -> Result<Vec<String>, Nobody> {
+    fn groups(&self, claims: &Map<String, Value>) -> Result<Vec<String>, NoIdentity> {
         let Some(claim) = &self.groups else {
             return Ok(Vec::new());
         };
-        let wrong = || Nobody::Groups(claim.clone());
+        let wrong = || NoIdentity::Groups(claim.clone());
         let prefixed = |group: &str| format!("{}{group}", self.groups_prefix);
         match claims.get(claim) {
             None | Some(Value::Null) => Ok(Vec::new()),
@@ -127,12 +127,12 @@ mod tests {
         }
     }
 
-    fn read(names: &ClaimNames, claims: &Value, may: &Impersonation) -> Result<(String, Vec<String>), Nobody> {
+    fn read(names: &ClaimNames, claims: &Value, may: &Impersonation) -> Result<(String, Vec<String>), NoIdentity> {
         let found = names.read("https://id.example", claims.as_object().unwrap(), may)?;
         Ok((found.user, found.groups))
     }
 
-    fn anybody(names: &ClaimNames, claims: &Value) -> Result<(String, Vec<String>), Nobody> {
+    fn identified(names: &ClaimNames, claims: &Value) -> Result<(String, Vec<String>), NoIdentity> {
         read(names, claims, &Impersonation::default())
     }
 
@@ -141,10 +141,10 @@ mod tests {
         let claims = json!({"sub": "1", "email": "jane@x", "groups": ["a", "b"]});
         let groups = vec!["a".to_owned(), "b".to_owned()];
         assert_eq!(
-            anybody(&names("sub"), &claims),
+            identified(&names("sub"), &claims),
             Ok(("https://id.example#1".to_owned(), groups.clone()))
         );
-        assert_eq!(anybody(&names("email"), &claims), Ok(("jane@x".to_owned(), groups)));
+        assert_eq!(identified(&names("email"), &claims), Ok(("jane@x".to_owned(), groups)));
         let prefixed = ClaimNames {
             username_prefix: Some("oidc:".to_owned()),
             groups_prefix: "oidc:".to_owned(),
@@ -152,14 +152,17 @@ mod tests {
         };
         let claims = json!({"sub": "1", "groups": "a"});
         assert_eq!(
-            anybody(&prefixed, &claims),
+            identified(&prefixed, &claims),
             Ok(("oidc:1".to_owned(), vec!["oidc:a".to_owned()]))
         );
         let bare = ClaimNames {
             username_prefix: Some("-".to_owned()),
             ..names("sub")
         };
-        assert_eq!(anybody(&bare, &json!({"sub": "1"})), Ok(("1".to_owned(), Vec::new())));
+        assert_eq!(
+            identified(&bare, &json!({"sub": "1"})),
+            Ok(("1".to_owned(), Vec::new()))
+        );
     }
 
     #[test]
@@ -170,22 +173,22 @@ mod tests {
         };
         for group in ["system:masters", "system:nodes", "system:serviceaccounts"] {
             let claims = json!({"sub": "1", "groups": ["a", group]});
-            assert_eq!(anybody(&bare, &claims), Err(Nobody::Reserved(group.to_owned())));
+            assert_eq!(identified(&bare, &claims), Err(NoIdentity::Reserved(group.to_owned())));
         }
         let claims = json!({"sub": "system:kube-controller-manager"});
-        assert!(matches!(anybody(&bare, &claims), Err(Nobody::Reserved(_))));
+        assert!(matches!(identified(&bare, &claims), Err(NoIdentity::Reserved(_))));
         for claims in [json!({}), json!({"sub": ""}), json!({"sub": 1})] {
-            assert_eq!(anybody(&bare, &claims), Err(Nobody::NoName("sub".to_owned())));
+            assert_eq!(identified(&bare, &claims), Err(NoIdentity::NoName("sub".to_owned())));
         }
         for claims in [
             json!({"sub": "1", "groups": {"a": 1}}),
             json!({"sub": "1", "groups": [1]}),
         ] {
-            assert_eq!(anybody(&bare, &claims), Err(Nobody::Groups("groups".to_owned())));
+            assert_eq!(identified(&bare, &claims), Err(NoIdentity::Groups("groups".to_owned())));
         }
         for verified in [json!(false), json!("true")] {
             let claims = json!({"email": "jane@x", "email_verified": verified});
-            assert_eq!(anybody(&names("email"), &claims), Err(Nobody::NotVerified));
+            assert_eq!(identified(&names("email"), &claims), Err(NoIdentity::NotVerified));
         }
     }
 
@@ -203,6 +206,6 @@ mod tests {
         let jane = read(&bare, &json!({"sub": "jane", "groups": groups}), &may);
         assert_eq!(jane, Ok(("jane".to_owned(), vec!["team-a".to_owned()])));
         let joe = read(&bare, &json!({"sub": "joe", "groups": groups}), &may);
-        assert_eq!(joe, Err(Nobody::NotListed("joe".to_owned())));
+        assert_eq!(joe, Err(NoIdentity::NotListed("joe".to_owned())));
     }
 }

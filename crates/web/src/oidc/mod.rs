@@ -45,7 +45,7 @@ use http::Http;
 pub use error::Error;
 pub use flow::FLOW_TIME;
 use flow::{Flow, Flows};
-pub use identity::{ClaimNames, Identity, Impersonation, Nobody};
+pub use identity::{ClaimNames, Identity, Impersonation, NoIdentity};
 
 /// The path to which the issuer sends browsers back.
 pub const CALLBACK: &str = "/login/callback";
@@ -187,7 +187,7 @@ impl Issuer {
     ///
     /// # Errors
     /// The claims identify no user that may be impersonated.
-    pub fn identity(&self, tokens: &Tokens, may: &Impersonation) -> Result<Identity, Nobody> {
+    pub fn identity(&self, tokens: &Tokens, may: &Impersonation) -> Result<Identity, NoIdentity> {
         self.settings.claims.read(&self.settings.issuer, &tokens.claims, may)
     }
 

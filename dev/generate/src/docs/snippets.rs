@@ -90,8 +90,11 @@ fn manifest(text: &str) -> Vec<String> {
             now,
         },
     );
-    let errors = rendered.diagnostics.iter().filter(|told| told.level == Level::Error);
-    errors.map(|told| told.text.clone()).collect()
+    let errors = rendered
+        .diagnostics
+        .iter()
+        .filter(|reported| reported.level == Level::Error);
+    errors.map(|reported| reported.text.clone()).collect()
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub(in crate::plan) fn held<'a>(seen: &'a Observed, holder: &Key) -> Option<&'a 
 }
 
 /// Removes everything that the operator added to an object.
-pub(in crate::plan) fn put_back(seen: &Observed, holder: &Key, live: &DynamicObject) -> Part {
+pub(in crate::plan) fn reverted(seen: &Observed, holder: &Key, live: &DynamicObject) -> Part {
     let is_parent = holder.kind == INFERENCE_SERVICE;
     Part {
         apply: (!is_parent).then(|| apply(seen, holder, live, bare(seen, holder, live))),

@@ -6,7 +6,7 @@ use runway_api::condition::no;
 use runway_api::{ActorReason, EventReason};
 use runway_operator::plan::Note;
 
-use super::holder::{held, put_back};
+use super::holder::{held, reverted};
 use crate::object::{Key, SCALED_OBJECT};
 use crate::observe::Observed;
 use crate::plan::objects;
@@ -41,6 +41,6 @@ pub(super) fn take_out(seen: &Observed, holder: &Key, live: &DynamicObject) -> P
     let message = format!("Removed asya-sidecar and asya-runtime from {holder}");
     Part {
         events: vec![Note::new(EventReason::Unbound, message)],
-        ..put_back(seen, holder, live)
+        ..reverted(seen, holder, live)
     }
 }

@@ -54,7 +54,7 @@ const INSTALLED: [(&str, &str, bool); 11] = [
 ];
 
 /// CRDs of other products that are looked up.
-const NEIGHBOURS: [&str; 2] = ["scaledobjects.keda.sh", "triggerauthentications.keda.sh"];
+const NEIGHBORS: [&str; 2] = ["scaledobjects.keda.sh", "triggerauthentications.keda.sh"];
 
 /// Reads everything.
 pub async fn observe(cluster: &Cluster, scope: &Scope) -> Observed {
@@ -169,7 +169,7 @@ impl Reader {
         let answers = async {
             tokio::join!(
                 self.operators(),
-                self.neighbours(),
+                self.neighbors(),
                 self.upstream_objects(),
                 self.rights(false),
                 self.admission(),
@@ -223,7 +223,7 @@ impl Reader {
             .flat_map(|p| p.upstreams())
             .filter(|u| !u.kind.is_built_in())
             .map(|u| crd_name(u.kind));
-        let names: BTreeSet<String> = ours.chain(upstream).chain(NEIGHBOURS.map(str::to_owned)).collect();
+        let names: BTreeSet<String> = ours.chain(upstream).chain(NEIGHBORS.map(str::to_owned)).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         self.named(&names).await
     }
@@ -331,7 +331,7 @@ impl Reader {
     }
 
     /// Policies, the API of external metrics, ServiceMonitors.
-    async fn neighbours(&self) -> Vec<(String, Read<DynamicObject>)> {
+    async fn neighbors(&self) -> Vec<(String, Read<DynamicObject>)> {
         let kinds = [
             (
                 "admissionregistration.k8s.io",

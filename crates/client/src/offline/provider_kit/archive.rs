@@ -31,7 +31,7 @@ const DOCKER_LAYER: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read or written.
-    #[error("cannot use {}", path.display())]
+    #[error("cannot use {}: {source}; choose another path, or correct its permissions", path.display())]
     File {
         /// Path of the file.
         path: PathBuf,

@@ -19,7 +19,7 @@ pub enum Error {
     )]
     Name(String),
     /// A file or folder cannot be read or written.
-    #[error("cannot use {}", path.display())]
+    #[error("cannot use {}: {source}; choose another path, or correct its permissions", path.display())]
     File {
         /// Path of the file.
         path: PathBuf,

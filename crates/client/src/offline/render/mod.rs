@@ -141,7 +141,7 @@ struct Outcome {
     /// Request to the endpoint.
     probe: ProbeDecision,
     /// Events, as text for the user.
-    told: Vec<String>,
+    reported: Vec<String>,
     /// Earliest requeue.
     look_again: Option<Duration>,
 }
@@ -161,7 +161,7 @@ fn follow(
         apply: Vec::new(),
         delete: Vec::new(),
         probe: ProbeDecision::Forget,
-        told: Vec::new(),
+        reported: Vec::new(),
         look_again: None,
     };
     if let Err(error) = outcome.plan_all(state, providers, &Verification::Assumed, now) {
@@ -235,7 +235,7 @@ pub fn plans_verified(
         apply: Vec::new(),
         delete: Vec::new(),
         probe: ProbeDecision::Forget,
-        told: Vec::new(),
+        reported: Vec::new(),
         look_again: None,
     };
     outcome.plan_all(state, &state.built_in_providers(), verification, now)?;
@@ -301,12 +301,12 @@ impl Outcome {
             finalizers.push(labels::FINALIZER.to_owned());
         }
         let deleted = plan.delete.iter();
-        self.told
+        self.reported
             .extend(deleted.map(|d| format!("deletes {} '{}'", d.resource.kind, d.name)));
         self.delete.extend(plan.delete);
         for apply in plan.apply {
             let news = apply.note.as_ref().filter(|_| !apply.unchanged);
-            self.told.extend(news.map(event));
+            self.reported.extend(news.map(event));
             self.apply.push(apply);
         }
         let mut status = self.md.status.take().unwrap_or_default();
@@ -317,9 +317,9 @@ impl Outcome {
             status = merge::apply(&status, &owned(&status), sent)?;
         }
         self.md.status = Some(status).filter(|s| *s != ModelDeploymentStatus::default());
-        self.told.extend(plan.events.iter().map(event));
+        self.reported.extend(plan.events.iter().map(event));
         if plan.finalizer == Finalizer::Remove {
-            self.told.push(format!("removes finalizer {}", labels::FINALIZER));
+            self.reported.push(format!("removes finalizer {}", labels::FINALIZER));
             let others = self.md.metadata.finalizers.take().map(without_ours);
             self.md.metadata.finalizers = others.filter(|f| !f.is_empty());
         }
@@ -334,7 +334,7 @@ impl Outcome {
             .look_again
             .filter(|_| !gone)
             .map(|wait| format!("requeues after {}", text::age(wait)));
-        self.told.iter().cloned().chain(later).collect()
+        self.reported.iter().cloned().chain(later).collect()
     }
 
     /// Puts what the controllers wrote into the document.
@@ -360,7 +360,7 @@ impl Outcome {
         let phase = status.and_then(|s| s.phase).map_or("no phase", Phase::as_str);
         let message = status.and_then(|s| s.message.as_deref());
         // What an Event says already is not said again.
-        let message = message.filter(|m| !self.told.iter().any(|told| told.ends_with(m)));
+        let message = message.filter(|m| !self.reported.iter().any(|reported| reported.ends_with(m)));
         let foreign = self
             .md
             .selected_provider()

@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_given_stays_and_only_documented_fields_appear(spec in any_spec()) {
+    fn given_fields_stay_and_only_documented_fields_appear(spec in any_spec()) {
         let before = serde_json::to_value(&spec).unwrap();
         let minimum = before["scaling"]["autoscaling"]["minReplicas"].clone();
         let mut after = spec;

@@ -162,7 +162,7 @@ async fn the_finalizer_joins_others_and_only_at_creation() {
 }
 
 #[tokio::test]
-async fn what_the_user_wrote_survives_to_the_byte() {
+async fn fields_of_the_user_survive_to_the_byte() {
     let spec = json!({
         "model": {"id": "org/model", "servedName": null, "unknown": {"deep": [1, null, {}]}},
         "engine": {"type": "vllm", "args": {}, "trustRemoteCode": null},

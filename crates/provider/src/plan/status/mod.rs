@@ -287,7 +287,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
         ..ModelDeploymentStatus::default()
     };
     let event = standing.event(phase, message);
-    let told_at_once = event.is_some();
+    let reported_at_once = event.is_some();
     let mut plan = write(seen, status, drafts, event);
     // The core selects no other provider while the status names an object, so the status names it before it is created.
     plan.status_first = is_missing;
@@ -306,7 +306,7 @@ pub(super) fn serving(provider: &dyn Provider, seen: &Observed, prepared: &Prepa
             ..Plan::default()
         };
     } else if let Some(left) = time_to_settle(seen.now, reading.last_change.or(created))
-        && !told_at_once
+        && !reported_at_once
         && !begins_to_change(seen, &reason)
         && is_mere_progress(seen, &plan)
     {

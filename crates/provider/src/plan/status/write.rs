@@ -76,8 +76,8 @@ pub(super) fn news(before: &[Condition], now: &[Condition]) -> Vec<Note> {
     .into_iter()
     .filter_map(|(type_, reason)| {
         let said = now.get_condition(type_)?;
-        let told = before.get_condition(type_).is_some_and(|c| c.message == said.message);
-        (!told).then(|| Note::new(reason, &said.message))
+        let reported = before.get_condition(type_).is_some_and(|c| c.message == said.message);
+        (!reported).then(|| Note::new(reason, &said.message))
     })
     .collect()
 }

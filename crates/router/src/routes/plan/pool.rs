@@ -136,8 +136,8 @@ pub(super) fn remark(seen: &Observed, backend: &Backend) -> Option<String> {
     };
     let template = seen.md.spec.pod_template.as_ref();
     let labels = template.and_then(|template| Some(&template.metadata.as_ref()?.labels));
-    let is_told = labels.is_some_and(|labels| ENGINE_LABELS.iter().any(|key| labels.contains_key(*key)));
-    if is_told || backend.pool.is_none() || seen.settings.picker.is_none() {
+    let is_reported = labels.is_some_and(|labels| ENGINE_LABELS.iter().any(|key| labels.contains_key(*key)));
+    if is_reported || backend.pool.is_none() || seen.settings.picker.is_none() {
         return None;
     }
     Some(format!(

@@ -47,7 +47,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Behaviour, Config, LABEL,
+    Behavior, Config, LABEL,
     engine::{self, Role, Simulation, play},
     pods::SimulatedPod,
     timeline::{self, PodState},
@@ -112,7 +112,7 @@ async fn workspace(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> k
                 .apply_service(&object, &name, json!({WORKSPACE: name}), port)
                 .await?;
         }
-        let pod = PodState::at(simulation.behaviour(&object), stage).filter(|_| stage != timeline::Stage::Headless);
+        let pod = PodState::at(simulation.behavior(&object), stage).filter(|_| stage != timeline::Stage::Headless);
         simulation
             .keep_pods(&object, pod.map(|state| pod_of(&object, state)).into_iter().collect())
             .await?;
@@ -141,7 +141,7 @@ fn pod_of(workspace: &DynamicObject, state: PodState) -> SimulatedPod {
 }
 
 async fn inference_set(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
-    if simulation.guard_deletion(&object).await? || simulation.behaviour(&object) == Behaviour::Stall {
+    if simulation.guard_deletion(&object).await? || simulation.behavior(&object) == Behavior::Stall {
         return Ok(Action::await_change());
     }
 
@@ -295,7 +295,7 @@ fn wanted_workspace(set: &DynamicObject, simulation: &Simulation) -> Option<Dyna
     if let Some(value) = set
         .labels()
         .get(LABEL)
-        .filter(|value| **value != Behaviour::StuckDelete.to_string())
+        .filter(|value| **value != Behavior::StuckDelete.to_string())
     {
         labels.insert(LABEL.to_owned(), value.clone().into());
     }

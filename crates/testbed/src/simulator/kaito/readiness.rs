@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_cause_of_all_pods_is_told() {
+    fn first_cause_of_all_pods_is_reported() {
         let pod = |name: &str, status: Value| json!({"metadata": {"name": name}, "status": status});
         let crashed = json!({"containerStatuses": [{
             "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 3,
@@ -318,14 +318,15 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_every_condition() {
+    fn error_is_reported_in_every_condition() {
         let mut seen = seen(0, &json!([]));
         seen.error = Some("no ready nodes found".to_owned());
         let status = status(&workspace(&Value::Null), &seen);
         let conditions = status["conditions"].as_array().unwrap();
-        let told = conditions.iter().filter_map(|condition| condition["message"].as_str());
+        let reported = conditions.iter().filter_map(|condition| condition["message"].as_str());
         assert_eq!(
-            told.filter(|message| message.contains("(last reconcile error: no ready nodes found)"))
+            reported
+                .filter(|message| message.contains("(last reconcile error: no ready nodes found)"))
                 .count(),
             4
         );

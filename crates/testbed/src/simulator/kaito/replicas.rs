@@ -14,14 +14,14 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    super::{Behaviour, engine::Simulation},
+    super::{Behavior, engine::Simulation},
     CREATED_BY, inference_set_status,
     manifests::BASE_IMAGE,
     wanted_workspace, workloads, workspace_kind,
 };
 
 pub(super) async fn inference_set(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
-    if simulation.guard_deletion(&object).await? || simulation.behaviour(&object) == Behaviour::Stall {
+    if simulation.guard_deletion(&object).await? || simulation.behavior(&object) == Behavior::Stall {
         return Ok(Action::await_change());
     }
     workloads::revision(&object, &simulation, "inferenceset", &object.data["spec"]).await?;

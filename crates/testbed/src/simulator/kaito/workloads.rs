@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        Behaviour,
+        Behavior,
         engine::{Simulation, hash},
     },
     WORKSPACE,
@@ -34,7 +34,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// One reconcile: the workload as far as it can be made, then the status, in any case.
 pub(super) async fn workspace(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
-    if simulation.guard_deletion(&object).await? || simulation.behaviour(&object) == Behaviour::Stall {
+    if simulation.guard_deletion(&object).await? || simulation.behavior(&object) == Behavior::Stall {
         return Ok(Action::await_change());
     }
     let spec = json!([object.data["resource"], object.data["inference"], object.data["tuning"]]);

@@ -21,7 +21,7 @@ fn every_pattern_is_one() {
 }
 
 #[test]
-fn what_is_secret_goes_and_the_rest_stays() {
+fn secrets_are_redacted_and_the_rest_stays() {
     let cases = [
         (
             "GET https://u:CANARY@host/p?sig=CANARY done",

@@ -5,7 +5,7 @@ mod cluster;
 mod controllers;
 mod kinds;
 mod models;
-mod neighbours;
+mod neighbors;
 mod nodes;
 mod others;
 mod pods;
@@ -13,7 +13,7 @@ mod providers;
 mod shared;
 
 pub(super) use cluster::DEPLOY;
-pub(super) use neighbours::KEDA;
+pub(super) use neighbors::KEDA;
 pub(super) use providers::OPERATORS;
 
 use super::{Asked, Causes, Check, Group, Judged, Judgement, Level, Observed, Outcome, Skip};
@@ -94,10 +94,10 @@ pub static GROUPS: &[Group] = &[
         causes: Some(others::of_distributions),
     },
     Group {
-        id: "neighbours",
+        id: "neighbors",
         title: "Scaling, policies, metrics",
         asked: Asked::After,
-        checks: neighbours::CHECKS,
+        checks: neighbors::CHECKS,
         causes: None,
     },
 ];

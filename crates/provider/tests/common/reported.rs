@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 /// Everything that a plan does; `{}` if it is silent.
 pub(crate) fn plan(plan: &Plan) -> String {
-    let mut told = Map::new();
-    let mut tell = |key: &str, value: Value| {
+    let mut reported = Map::new();
+    let mut report = |key: &str, value: Value| {
         if !matches!(&value, Value::Null | Value::Bool(false)) && value != json!([]) {
-            told.insert(key.to_owned(), value);
+            reported.insert(key.to_owned(), value);
         }
     };
     let finalizer = match plan.finalizer {
@@ -17,11 +17,11 @@ pub(crate) fn plan(plan: &Plan) -> String {
         Finalizer::Add => Some("add"),
         Finalizer::Remove => Some("remove"),
     };
-    tell("finalizer", json!(finalizer));
-    tell("delete", plan.delete.iter().map(deletion).collect());
-    tell("apply", plan.apply.iter().map(application).collect());
-    tell("edit", plan.edit.iter().map(edit).collect());
-    tell(
+    report("finalizer", json!(finalizer));
+    report("delete", plan.delete.iter().map(deletion).collect());
+    report("apply", plan.apply.iter().map(application).collect());
+    report("edit", plan.edit.iter().map(edit).collect());
+    report(
         "statusOf",
         json!(
             plan.status_of
@@ -29,13 +29,13 @@ pub(crate) fn plan(plan: &Plan) -> String {
                 .map(|of| json!({ "manager": of.manager, "status": of.status, "guarded": of.guarded }))
         ),
     );
-    tell("status", json!(plan.status));
-    tell("statusGuarded", json!(plan.status_guarded && plan.status.is_some()));
-    tell("statusFirst", json!(plan.status_first && plan.status.is_some()));
-    tell("rehearseFirst", json!(plan.rehearsal == Rehearsal::All));
-    tell("events", plan.events.iter().map(note).collect());
-    tell("lookAgain", json!(plan.look_again.map(|after| format!("{after:?}"))));
-    serde_saphyr::to_string(&Ordered(&told.into())).unwrap()
+    report("status", json!(plan.status));
+    report("statusGuarded", json!(plan.status_guarded && plan.status.is_some()));
+    report("statusFirst", json!(plan.status_first && plan.status.is_some()));
+    report("rehearseFirst", json!(plan.rehearsal == Rehearsal::All));
+    report("events", plan.events.iter().map(note).collect());
+    report("lookAgain", json!(plan.look_again.map(|after| format!("{after:?}"))));
+    serde_saphyr::to_string(&Ordered(&reported.into())).unwrap()
 }
 
 /// Events that are sent when a plan is carried out, in the order of their objects.
@@ -65,33 +65,33 @@ fn deletion(delete: &Delete) -> Value {
 
 fn application(apply: &Apply) -> Value {
     let live = apply.live.as_deref().unwrap_or("absent");
-    let mut told = json!({ "live": live, "force": apply.force, "rehearsed": apply.rehearsed });
+    let mut reported = json!({ "live": live, "force": apply.force, "rehearsed": apply.rehearsed });
     if apply.alone {
-        told["alone"] = true.into();
+        reported["alone"] = true.into();
     }
     if let Some(said) = &apply.note {
-        told["event"] = note(said);
+        reported["event"] = note(said);
     }
     // The object is shown only if it is sent.
     if apply.unchanged {
-        told["unchanged"] = format!(
+        reported["unchanged"] = format!(
             "{} {}",
             apply.resource.kind,
             apply.object.metadata.name.as_deref().unwrap()
         )
         .into();
     } else {
-        told["object"] = serde_json::to_value(&apply.object).unwrap();
+        reported["object"] = serde_json::to_value(&apply.object).unwrap();
     }
-    told
+    reported
 }
 
 fn edit(edit: &Edit) -> Value {
-    let mut told = json!({ "object": format!("{} {}", edit.resource.kind, edit.name), "patch": edit.patch });
+    let mut reported = json!({ "object": format!("{} {}", edit.resource.kind, edit.name), "patch": edit.patch });
     if let Some(said) = &edit.note {
-        told["event"] = note(said);
+        reported["event"] = note(said);
     }
-    told
+    reported
 }
 
 fn note(note: &Note) -> Value {
