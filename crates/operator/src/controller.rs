@@ -13,11 +13,10 @@ use kube::Resource;
 use kube::runtime::controller::{self, Action, Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
 
-use crate::apply::{self, Executor};
+use crate::apply::{self, Executor, Owner};
 use crate::packed::{self, Packed};
 use crate::plan::Plan;
 use crate::process::Process;
@@ -170,19 +169,12 @@ impl Error {
 /// # Errors
 ///
 /// The first write that failed, of the plan or of the one after it.
-pub async fn execute<K>(
+pub async fn execute<K: Owner>(
     executor: &Executor<K>,
     owner: &K,
     plan: &Plan,
     after_failure: impl FnOnce(&apply::Error) -> Plan,
-) -> Result<Action, Error>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Serialize,
-{
+) -> Result<Action, Error> {
     match executor.execute(owner, plan).await {
         Ok(()) => {
             let times = [plan.look_again, executor.resend_after(plan)];

@@ -5,6 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
+use k8s_openapi::NamespaceResourceScope;
 use kube::core::DynamicObject;
 use kube::runtime::watcher;
 use kube::{Client, Resource, ResourceExt};
@@ -18,6 +19,17 @@ use crate::packed::Packed;
 use crate::scope::Namespaces;
 use crate::trace::Traces;
 use crate::watch::{Event, mapped, reporting_missed, watched};
+
+/// A kind whose objects have plans.
+pub trait Owner:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize
+{
+}
+
+impl<K> Owner for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize
+{
+}
 
 /// Carries out plans for objects of kind `K`, under one field manager.
 pub struct Executor<K> {
@@ -35,14 +47,7 @@ pub struct Executor<K> {
     namespaces: Namespaces,
 }
 
-impl<K> Executor<K>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Serialize,
-{
+impl<K: Owner> Executor<K> {
     /// Writes as `manager`; `finalizer` is the finalizer that plans add and remove.
     pub fn new(client: Client, manager: impl Into<String>, finalizer: &'static str, events: Events) -> Self {
         Self {

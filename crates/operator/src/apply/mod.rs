@@ -13,12 +13,9 @@ mod executor;
 mod tests;
 mod write;
 
-use std::fmt::Debug;
 use std::time::Duration;
 
-use kube::Resource;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::echo;
@@ -27,18 +24,11 @@ use crate::plan::{Apply, Finalizer, Note, Plan, Rehearsal};
 use crate::trace::Recording;
 
 pub use error::Error;
-pub use executor::Executor;
+pub use executor::{Executor, Owner};
 pub(crate) use write::NO_VERSION;
 pub use write::guarded;
 
-impl<K> Executor<K>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Serialize,
-{
+impl<K: Owner> Executor<K> {
     /// Carries out a plan, in order, stopping at the first write that fails.
     ///
     /// # Errors

@@ -1,19 +1,16 @@
 //! Single writes, each with the guard that keeps it from changing another object than the one that was observed.
 
-use std::fmt::Debug;
 use std::time::Instant;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
 use kube::core::{ApiResource, DynamicObject, Status};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use runway_api::Namespace;
 use runway_api::name::{Invalid, Segment};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::error::{Error, is_another, is_conflict, is_field_conflict, is_internal};
-use super::executor::Executor;
+use super::executor::{Executor, Owner};
 use crate::echo::{self, Key};
 use crate::object;
 use crate::plan::{Apply, Delete, Edit};
@@ -22,14 +19,7 @@ use crate::plan::{Apply, Delete, Edit};
 /// object, and not when it creates one.
 pub(crate) const NO_VERSION: &str = "1";
 
-impl<K> Executor<K>
-where
-    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Serialize,
-{
+impl<K: Owner> Executor<K> {
     /// An unknown field is an error, never pruned in silence.
     pub(super) async fn send(&self, apply: &Apply, dry_run: bool) -> Result<DynamicObject, Error> {
         let params = PatchParams {
