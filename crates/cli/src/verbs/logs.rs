@@ -176,10 +176,10 @@ async fn listen(api: &Api<Pod>, voice: &Voice, args: &LogsArgs, said: &RefCell<V
             }
         },
         Err(error) => {
-            let text = match (error, &voice.trouble) {
-                (kube::Error::Api(status), Some(trouble)) => format!("{} ({trouble})", status.message),
-                (kube::Error::Api(status), None) => status.message.clone(),
-                (error, _) => chain(&error),
+            let reason = chain(&error);
+            let text = match (&error, &voice.trouble) {
+                (kube::Error::Api(_), Some(trouble)) => format!("{reason} ({trouble})"),
+                _ => reason,
             };
             said.borrow_mut().push(about(text));
             true

@@ -86,7 +86,6 @@ fn why(error: &kube::Error) -> String {
         kube::Error::Api(status) if status.code == 404 => {
             "the cluster does not serve the metrics of KEDA (is keda-metrics-apiserver running?)".to_owned()
         }
-        kube::Error::Api(status) => status.message.clone(),
         other => runway_operator::telemetry::chain(other),
     }
 }

@@ -2,6 +2,8 @@
 
 use kube::core::response::StatusCause;
 
+use crate::telemetry::chain;
+
 /// Start of the server's message if an applied object does not match its schema, such as an unknown field, or cannot be read as
 /// its kind, such as an invalid quantity. The code is then 500.
 const UNFIT: [&str; 2] = ["failed to create typed patch object", "failed to convert new object"];
@@ -139,10 +141,7 @@ impl Error {
 
     /// Cause, as a message for the user: what the server said, without the rest of its response.
     pub fn message(&self) -> String {
-        match self.cause() {
-            kube::Error::Api(status) => status.message.clone(),
-            other => crate::telemetry::chain(other),
-        }
+        chain(self.cause())
     }
 
     /// Category of the error, for metrics.
