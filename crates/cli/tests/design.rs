@@ -267,13 +267,13 @@ fn rendered(spec: &Value, show: Show) -> Rendered {
     render(documents, &Options { show, now })
 }
 
-/// Places in which this exact text reaches the user.
+/// Places in which this text reaches the user: exact, or followed by `: ` and what this cluster adds to it.
 fn at_places(spec: &Value, text: &str) -> Vec<At> {
     let rendered = rendered(spec, Show::Status);
     let mut places: Vec<At> = rendered
         .diagnostics
         .iter()
-        .filter(|d| d.text == text)
+        .filter(|d| d.text == text || d.text.starts_with(&format!("{text}: ")))
         .filter_map(|d| match d.level {
             Level::Error => Some(Admission),
             Level::Warning => Some(Warning),

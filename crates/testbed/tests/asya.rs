@@ -245,7 +245,7 @@ impl Play<'_> {
         let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "handlers", "namespace": NAMESPACE},
             "data": {"handlers.py": HANDLERS}});
         apply(self.stage.node, &[config]).await?;
-        for (name, kind) in [("double", "Deployment"), ("tell", "StatefulSet")] {
+        for (name, kind) in [("double", "Deployment"), ("announce", "StatefulSet")] {
             let template = json!({"spec": {
                 "containers": [{
                     "name": "asya-runtime", "image": self.stage.runtime, "imagePullPolicy": "Never",
@@ -260,12 +260,12 @@ impl Play<'_> {
             )
             .await?;
         }
-        for name in ["double", "tell"] {
+        for name in ["double", "announce"] {
             self.word(name, "Running").await?;
         }
         let mut answers = self.stage.answers().await?;
         self.stage
-            .send("sum", &["double", "tell"], json!({"number": 21}))
+            .send("sum", &["double", "announce"], json!({"number": 21}))
             .await?;
         let (body, _) = answers.next(PATIENCE).await?;
         let envelope: Value = serde_json::from_slice(&body)?;
@@ -273,7 +273,7 @@ impl Play<'_> {
             envelope["payload"]["said"] == "it is 42" && envelope["id"] == "sum",
             "{envelope}"
         );
-        for name in ["double", "tell"] {
+        for name in ["double", "announce"] {
             self.delete(name).await?;
         }
         Ok(())
