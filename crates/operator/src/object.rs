@@ -11,7 +11,7 @@ use runway_api::{EventReason, labels};
 use serde_json::{Value, json};
 
 use crate::json;
-use crate::plan::{Apply, Delete, Note};
+use crate::plan::{Admission, Apply, Delete, Note};
 
 /// Time after which a controller stops waiting for deleted objects to disappear.
 pub const CLEANUP_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
@@ -231,8 +231,7 @@ pub fn wanted(
         object: desired,
         live: live.and_then(ResourceExt::uid),
         force: live.is_some(),
-        rehearsed: true,
-        alone: false,
+        admission: Admission::Together,
         unchanged: same_request && intact,
         note,
     }

@@ -1,4 +1,4 @@
-//! Result of a pure planner. The executor in [`crate::apply`] makes no decisions.
+//! Result of a pure planner. The executor in [`crate::apply`] makes no decisions: it carries out [`Plan::steps`].
 
 use std::time::Duration;
 
@@ -6,8 +6,7 @@ use kube::core::{ApiResource, DynamicObject};
 use runway_api::EventReason;
 use serde_json::Value;
 
-/// Everything to do for one object, in this order: add the finalizer, delete, apply, write the status, remove the finalizer.
-/// With `status_first` the status is written before anything is deleted or applied.
+/// Everything to do for one object. [`Plan::steps`] is the order in which it is done.
 ///
 /// ```
 /// use runway_api::EventReason;
@@ -28,7 +27,7 @@ pub struct Plan {
     pub delete: Vec<Delete>,
     /// Objects to apply, in order.
     pub apply: Vec<Apply>,
-    /// Changes of other owners' objects that server-side apply cannot express; after `apply`.
+    /// Changes of other owners' objects that server-side apply cannot express.
     pub edit: Vec<Edit>,
     /// The dry run before the first object is applied.
     pub rehearsal: Rehearsal,
@@ -39,7 +38,7 @@ pub struct Plan {
     /// Write the status before other objects: it records an object that is about to be created, so that it is known also if the
     /// controller stops in between.
     pub status_first: bool,
-    /// Status fields of another field manager that does not write them itself; written before ours.
+    /// Status fields of another field manager that does not write them itself.
     pub status_of: Option<StatusOf>,
     /// Events, once per change.
     pub events: Vec<Note>,
@@ -50,14 +49,70 @@ pub struct Plan {
 impl Plan {
     /// Whether carrying it out would send no request.
     pub fn is_silent(&self) -> bool {
-        self.finalizer == Finalizer::Keep
-            && self.delete.is_empty()
-            && self.apply.iter().all(|a| a.unchanged)
-            && self.edit.is_empty()
-            && self.status.is_none()
-            && self.status_of.is_none()
-            && self.events.is_empty()
+        self.steps().is_empty()
     }
+
+    /// The requests, in order: add the finalizer, delete, apply, edit, write the status, send Events, remove the finalizer. Objects
+    /// that are as desired have none. Dry runs precede the first object. With `status_first` they and the status precede all deletions.
+    pub fn steps(&self) -> Vec<Step<'_>> {
+        let changed = || self.apply.iter().filter(|apply| !apply.unchanged);
+        let (apart, together): (Vec<_>, Vec<_>) = changed().partition(|apply| apply.admission == Admission::Apart);
+        let own_status = self.status.as_ref().map(|fields| Step::Status {
+            fields,
+            guarded: self.status_guarded,
+        });
+        let dry_runs = self.rehearsal.of(&together).iter().copied().map(Step::DryRun);
+
+        let mut steps = Vec::new();
+        steps.extend((self.finalizer == Finalizer::Add).then_some(Step::AddFinalizer));
+        if self.status_first {
+            steps.extend(dry_runs.clone());
+            steps.extend(own_status);
+        }
+        steps.extend(self.delete.iter().map(Step::Delete));
+        if !self.status_first {
+            steps.extend(dry_runs);
+        }
+        steps.extend(together.iter().copied().map(Step::Apply));
+        steps.extend(self.edit.iter().map(Step::Edit));
+        steps.extend(Rehearsal::AllButFirst.of(&apart).iter().copied().map(Step::DryRun));
+        steps.extend(apart.iter().copied().map(Step::Apply));
+        steps.extend(self.status_of.as_ref().map(Step::StatusOf));
+        if !self.status_first {
+            steps.extend(own_status);
+        }
+        steps.extend(self.events.iter().map(Step::Event));
+        steps.extend((self.finalizer == Finalizer::Remove).then_some(Step::RemoveFinalizer));
+        steps
+    }
+}
+
+/// One request of a plan.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// Add our finalizer to the owner.
+    AddFinalizer,
+    /// Apply an object as a dry run.
+    DryRun(&'a Apply),
+    /// Delete an object.
+    Delete(&'a Delete),
+    /// Apply an object.
+    Apply(&'a Apply),
+    /// Change another owner's object.
+    Edit(&'a Edit),
+    /// Write the status fields of another field manager.
+    StatusOf(&'a StatusOf),
+    /// Write the status fields of this controller.
+    Status {
+        /// All of its fields.
+        fields: &'a Value,
+        /// Only if the object is still as observed.
+        guarded: bool,
+    },
+    /// Send an Event.
+    Event(&'a Note),
+    /// Remove our finalizer from the owner.
+    RemoveFinalizer,
 }
 
 /// Objects that are sent as a dry run before the first one is applied, so that a rejection leaves nothing half created.
@@ -70,6 +125,17 @@ pub enum Rehearsal {
     AllButFirst,
     /// All: nothing is written, not even a status that is written first. For a plan that was rejected before.
     All,
+}
+
+impl Rehearsal {
+    /// Those of the changed objects that are sent as a dry run.
+    fn of<'a, 'b>(self, changed: &'b [&'a Apply]) -> &'b [&'a Apply] {
+        match self {
+            Self::None => &[],
+            Self::AllButFirst => changed.get(1..).unwrap_or_default(),
+            Self::All => changed,
+        }
+    }
 }
 
 /// Status fields that are written for another field manager.
@@ -108,7 +174,6 @@ pub enum Finalizer {
 
 /// An object to apply.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent of each other")]
 pub struct Apply {
     /// Location of its kind in the API.
     pub resource: ApiResource,
@@ -119,15 +184,24 @@ pub struct Apply {
     pub live: Option<String>,
     /// Override other field managers in our fields. Otherwise a difference is a conflict.
     pub force: bool,
-    /// Whether the result of webhooks counts in the dry run before the first write. False for an object whose admission needs
-    /// another object of the same plan.
-    pub rehearsed: bool,
-    /// Its rejection does not stop the other writes: it is applied after all others, without the common dry run.
-    pub alone: bool,
+    /// Effect of its rejection on the other objects of the plan.
+    pub admission: Admission,
     /// The live object is as desired: nothing is sent.
     pub unchanged: bool,
     /// Event to send if the write changed something.
     pub note: Option<Note>,
+}
+
+/// Effect of an object's rejection on the other objects of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// Nothing is applied if its dry run is rejected.
+    #[default]
+    Together,
+    /// As `Together`, but webhooks that miss another object of the same plan do not count in the dry run.
+    NeedsOthers,
+    /// None: it is applied after all others, and has a dry run of its own.
+    Apart,
 }
 
 /// A change of another owner's object.
@@ -197,5 +271,95 @@ impl Note {
             reason: reason.into(),
             message: message.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+
+    use super::*;
+
+    fn apply(name: &str, admission: Admission, unchanged: bool) -> Apply {
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        Apply {
+            object: DynamicObject::new(name, &resource).within("ns"),
+            resource,
+            live: None,
+            force: false,
+            admission,
+            unchanged,
+            note: None,
+        }
+    }
+
+    fn full(status_first: bool) -> Plan {
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        let (namespace, name) = ("ns".to_owned(), "toys".to_owned());
+        Plan {
+            finalizer: Finalizer::Add,
+            delete: vec![Delete {
+                resource: resource.clone(),
+                namespace: namespace.clone(),
+                name: name.clone(),
+                uid: "7".to_owned(),
+                foreground: false,
+            }],
+            apply: vec![
+                apply("scaling", Admission::Apart, false),
+                apply("main", Admission::NeedsOthers, false),
+                apply("intact", Admission::Together, true),
+                apply("service", Admission::Together, false),
+            ],
+            edit: vec![Edit {
+                resource,
+                namespace,
+                name,
+                patch: json!({}),
+                note: None,
+            }],
+            status: Some(json!({})),
+            status_first,
+            status_of: Some(StatusOf::dropped("former".to_owned())),
+            events: vec![Note::new(EventReason::ResourceCreated, "Created ConfigMap 'main'")],
+            ..Plan::default()
+        }
+    }
+
+    fn order(plan: &Plan) -> Vec<String> {
+        let name = |apply: &Apply| apply.object.metadata.name.clone().unwrap();
+        let steps = plan.steps().into_iter();
+        let names = steps.map(|step| match step {
+            Step::DryRun(apply) => format!("dry run {}", name(apply)),
+            Step::Apply(apply) => format!("apply {}", name(apply)),
+            other => format!("{other:?}").split([' ', '(']).next().unwrap().to_owned(),
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn status_follows_the_objects() {
+        assert_eq!(
+            order(&full(false)),
+            [
+                "AddFinalizer",
+                "Delete",
+                "dry run service",
+                "apply main",
+                "apply service",
+                "Edit",
+                "apply scaling",
+                "StatusOf",
+                "Status",
+                "Event"
+            ]
+        );
+    }
+
+    #[test]
+    fn status_that_records_an_object_precedes_it_and_follows_the_dry_run() {
+        let expected = ["AddFinalizer", "dry run service", "Status", "Delete", "apply main"];
+        assert_eq!(order(&full(true))[..5], expected);
     }
 }

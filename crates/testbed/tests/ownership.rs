@@ -18,7 +18,7 @@ use runway_api::LlamaStackDistribution;
 use runway_api::condition::{self, Conditions};
 use runway_api::labels::llama_stack as labels;
 use runway_operator::apply::guarded;
-use runway_operator::plan::Apply;
+use runway_operator::plan::{Admission, Apply};
 use runway_testbed::{audit, eventually};
 use serde_json::{Value, json};
 use support::{Bed, NAMESPACE, PATIENCE, Upstream, vllm};
@@ -98,8 +98,7 @@ impl Guarded {
                 object: serde_json::from_value(object.clone())?,
                 live: None,
                 force: true,
-                rehearsed: true,
-                alone: false,
+                admission: Admission::Together,
                 unchanged: false,
                 note: None,
             },

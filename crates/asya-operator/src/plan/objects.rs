@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, TypeMeta};
 use runway_api::async_actor::{ActorState, ObjectRef};
 use runway_api::{EventReason, labels};
-use runway_operator::plan::{Apply, Delete, Note};
+use runway_operator::plan::{Admission, Apply, Delete, Note};
 use runway_operator::{json, object};
 use serde_json::Value;
 
@@ -113,13 +113,21 @@ fn compared(seen: &Observed, key: &Key, mut object: DynamicObject, reported: boo
         resource: resource(seen, key),
         live: live.and_then(ResourceExt::uid),
         force: live.is_some(),
-        rehearsed: true,
-        // What KEDA rejects does not stop the actor: it still processes messages, with the replicas that it has.
-        alone: key.kind.group == SCALED_OBJECT.group
-            || *key == Key::new(CONFIG_MAP, names::authentication(&seen.name())),
+        admission: admission(seen, key),
         unchanged: intact,
         note: note.filter(|_| reported),
         object,
+    }
+}
+
+/// What KEDA rejects does not stop the actor: it still processes messages, with the replicas that it has.
+fn admission(seen: &Observed, key: &Key) -> Admission {
+    let is_scaling =
+        key.kind.group == SCALED_OBJECT.group || *key == Key::new(CONFIG_MAP, names::authentication(&seen.name()));
+    if is_scaling {
+        Admission::Apart
+    } else {
+        Admission::Together
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::core::DynamicObject;
+use kube::core::{ApiResource, DynamicObject};
 use runway_api::AsyncActor;
 use runway_asya_operator::needs::{Lookup, objects};
 use runway_asya_operator::object::{Found, Key};
@@ -20,7 +20,7 @@ use runway_asya_operator::queue::{QueueState, QueueWork};
 use runway_asya_operator::rivals::Rival;
 use runway_asya_operator::transports::Transports;
 use runway_asya_transport::tenants::Credentials;
-use runway_operator::plan::Finalizer;
+use runway_operator::plan::Step;
 use serde_json::{Value, json};
 
 pub(crate) const TRANSPORTS: &str = r#"{"transports": {
@@ -141,41 +141,34 @@ impl World {
     }
 
     pub(crate) fn carry_out(&mut self, plan: &Plan) {
-        for delete in &plan.kube.delete {
-            let group = delete.resource.group.clone();
-            self.objects
-                .remove(&(group, delete.resource.kind.clone(), delete.name.clone()));
-        }
-        for apply in plan.kube.apply.iter().filter(|a| !a.unchanged) {
-            let sent = serde_json::to_value(&apply.object).unwrap();
-            self.applied(sent);
-        }
-        for edit in &plan.kube.edit {
-            let key = (
-                edit.resource.group.clone(),
-                edit.resource.kind.clone(),
-                edit.name.clone(),
-            );
-            let live = self.objects.get_mut(&key).unwrap();
-            assert_eq!(
-                edit.patch["metadata"]["resourceVersion"], live["metadata"]["resourceVersion"],
-                "guarded"
-            );
-            merge_patch(live, &edit.patch);
-            tidy(live);
-        }
-        if let Some(status) = &plan.kube.status {
-            let mut actor = serde_json::to_value(&self.actor).unwrap();
-            actor["status"] = status.clone();
-            self.actor = serde_json::from_value(actor).unwrap();
-        }
-        let finalizers = self.actor.metadata.finalizers.get_or_insert_default();
-        match plan.kube.finalizer {
-            Finalizer::Keep => {}
-            Finalizer::Add => finalizers.push("asya.sh/finalizer".to_owned()),
-            Finalizer::Remove => finalizers.retain(|f| f != "asya.sh/finalizer"),
+        for step in plan.kube.steps() {
+            match step {
+                Step::AddFinalizer => self.finalizers().push("asya.sh/finalizer".to_owned()),
+                Step::RemoveFinalizer => self.finalizers().retain(|name| name != "asya.sh/finalizer"),
+                Step::Delete(delete) => {
+                    self.objects.remove(&key(&delete.resource, &delete.name));
+                }
+                Step::Apply(apply) => self.applied(serde_json::to_value(&apply.object).unwrap()),
+                Step::Edit(edit) => {
+                    let live = self.objects.get_mut(&key(&edit.resource, &edit.name)).unwrap();
+                    assert_eq!(
+                        edit.patch["metadata"]["resourceVersion"], live["metadata"]["resourceVersion"],
+                        "guarded"
+                    );
+                    merge_patch(live, &edit.patch);
+                    tidy(live);
+                }
+                Step::Status { fields, .. } => {
+                    self.actor.status = Some(serde_json::from_value(fields.clone()).unwrap());
+                }
+                Step::DryRun(_) | Step::StatusOf(_) | Step::Event(_) => {}
+            }
         }
         self.gone = self.actor.is_deleting() && !self.actor.has_finalizer();
+    }
+
+    fn finalizers(&mut self) -> &mut Vec<String> {
+        self.actor.metadata.finalizers.get_or_insert_default()
     }
 
     /// Server-side apply in simple form: lists are merged by name, and an empty object removes the operator's fields.
@@ -228,6 +221,10 @@ pub(crate) fn reported(plan: &Plan) -> String {
         text = format!("queue: {work:?}\n{}", if text.trim() == "{}" { "" } else { &text });
     }
     text
+}
+
+fn key(resource: &ApiResource, name: &str) -> (String, String, String) {
+    (resource.group.clone(), resource.kind.clone(), name.to_owned())
 }
 
 pub(crate) fn at(object: &Value) -> (String, String, String) {

@@ -26,7 +26,7 @@ use runway_api::{InferenceProviderConfig, ModelDeployment, labels};
 use runway_core::autoscalers::Autoscalers;
 use runway_core::observe::Observed as SeenByCore;
 use runway_core::providers::Providers;
-use runway_operator::plan::{Apply, Finalizer, Plan};
+use runway_operator::plan::{self, Apply, Plan};
 use runway_provider::observe::{Child, Observed as SeenByProvider};
 use runway_provider::{Installed, Kind, Provider, State};
 use serde_json::{Value, json};
@@ -186,7 +186,7 @@ pub(crate) struct World {
 enum Action {
     Step(Timestamp, Step),
     Plan(Who, Box<Plan>),
-    Conflict(Who, Write),
+    Conflict(Who, String),
 }
 
 impl fmt::Display for Action {
@@ -194,7 +194,7 @@ impl fmt::Display for Action {
         match self {
             Self::Step(at, step) => write!(f, "{at} {step:?}"),
             Self::Plan(who, plan) => write!(f, "{}:\n{}", who.manager(), reported::plan(plan)),
-            Self::Conflict(who, write) => write!(f, "{}: conflict at {write:?}", who.manager()),
+            Self::Conflict(who, write) => write!(f, "{}: conflict at {write}", who.manager()),
         }
     }
 }
@@ -400,7 +400,7 @@ impl World {
                 let Some(plan) = plan else { continue };
                 steps.push(Step::Reconcile(who, lag));
                 if crashes {
-                    steps.extend((1..writes_of(&plan).len()).map(|writes| Step::Crash(who, lag, writes)));
+                    steps.extend((1..writes_of(&plan).count()).map(|writes| Step::Crash(who, lag, writes)));
                 }
             }
         }
@@ -585,40 +585,40 @@ impl World {
             self.given_up = true;
         }
         let mut read = self.readers[who.at()].owner(&self.past).and_then(|md| version(&md));
-        for write in writes_of(plan).into_iter().take(writes) {
-            if self.commit(who, plan, write, read.as_deref()).is_err() {
-                self.acted(Action::Conflict(who, write));
+        for step in writes_of(plan).take(writes) {
+            if self.commit(who, step, read.as_deref()).is_err() {
+                self.acted(Action::Conflict(who, format!("{step:?}")));
                 return;
             }
-            if matches!(write, Write::AddFinalizer | Write::StatusOf) {
+            if matches!(
+                step,
+                plan::Step::AddFinalizer | plan::Step::StatusOf(_) | plan::Step::Status { .. }
+            ) {
                 read = self.past.newest().md.as_deref().and_then(version);
             }
         }
     }
 
     /// Carries out a write of a plan that was made for the ModelDeployment of version `read`.
-    fn commit(&mut self, who: Who, plan: &Plan, write: Write, read: Option<&str>) -> Result<(), Conflict> {
-        let guarded = match write {
-            Write::AddFinalizer | Write::RemoveFinalizer => true,
-            Write::StatusOf => plan.status_of.as_ref().is_some_and(|of| of.guarded),
-            Write::Status => plan.status_guarded,
-            Write::Delete(_) | Write::Apply(_) => false,
+    fn commit(&mut self, who: Who, step: plan::Step<'_>, read: Option<&str>) -> Result<(), Conflict> {
+        let guarded = match step {
+            plan::Step::AddFinalizer | plan::Step::RemoveFinalizer => true,
+            plan::Step::StatusOf(of) => of.guarded,
+            plan::Step::Status { guarded, .. } => guarded,
+            _ => false,
         };
         if guarded && self.past.newest().md.as_deref().and_then(version).as_deref() != read {
             return Err(Conflict);
         }
-        match write {
-            Write::AddFinalizer => self.change(|md| md["metadata"]["finalizers"] = json!([labels::FINALIZER])),
-            Write::Delete(at) => self.delete(&plan.delete[at].uid),
-            Write::Apply(at) => self.apply(who, &plan.apply[at])?,
-            Write::StatusOf => {
-                let of = plan.status_of.as_ref().unwrap();
-                self.write(&of.manager, &of.status)?;
-            }
-            Write::Status => {
+        match step {
+            plan::Step::AddFinalizer => self.change(|md| md["metadata"]["finalizers"] = json!([labels::FINALIZER])),
+            plan::Step::Delete(delete) => self.delete(&delete.uid),
+            plan::Step::Apply(apply) => self.apply(who, apply)?,
+            plan::Step::StatusOf(of) => self.write(&of.manager, &of.status)?,
+            plan::Step::Status { fields, .. } => {
                 let held = |world: &Self| matches!(who, Who::Provider(at) if world.is_recorded(at));
                 let before = held(self);
-                self.write(&who.manager(), plan.status.as_ref().unwrap())?;
+                self.write(&who.manager(), fields)?;
                 if let Who::Provider(at) = who
                     && before
                     && !held(self)
@@ -628,14 +628,14 @@ impl World {
                     self.fail("the status releases an object that exists");
                 }
             }
-            Write::RemoveFinalizer => self.md = None,
+            plan::Step::RemoveFinalizer => self.md = None,
+            plan::Step::DryRun(_) | plan::Step::Edit(_) | plan::Step::Event(_) => {}
         }
         self.committed();
         let reader = &mut self.readers[who.at()];
-        match write {
-            Write::Delete(_) => {}
-            Write::Apply(at) => {
-                let object = &plan.apply[at].object;
+        match step {
+            plan::Step::Delete(_) => {}
+            plan::Step::Apply(Apply { object, .. }) => {
                 reader.wrote_child(&self.past, kind_of(object), object.metadata.name.clone().unwrap());
             }
             _ => reader.wrote_owner(&self.past),
@@ -754,35 +754,11 @@ impl World {
     }
 }
 
-/// A request of a plan.
-#[derive(Clone, Copy, Debug)]
-enum Write {
-    AddFinalizer,
-    Delete(usize),
-    Apply(usize),
-    StatusOf,
-    Status,
-    RemoveFinalizer,
-}
-
-/// The requests of a plan, in the order of `runway_operator::apply::Executor`.
-fn writes_of(plan: &Plan) -> Vec<Write> {
-    let when = |wanted: bool, write| wanted.then_some(write);
-    let changed = |(at, apply): (usize, &Apply)| (!apply.unchanged).then_some(Write::Apply(at));
-    let mut writes: Vec<Write> = when(plan.finalizer == Finalizer::Add, Write::AddFinalizer)
-        .into_iter()
-        .collect();
-    let (first, last) = (
-        plan.status.is_some() && plan.status_first,
-        plan.status.is_some() && !plan.status_first,
-    );
-    writes.extend(when(first, Write::Status));
-    writes.extend((0..plan.delete.len()).map(Write::Delete));
-    writes.extend(plan.apply.iter().enumerate().filter_map(changed));
-    writes.extend(when(plan.status_of.is_some(), Write::StatusOf));
-    writes.extend(when(last, Write::Status));
-    writes.extend(when(plan.finalizer == Finalizer::Remove, Write::RemoveFinalizer));
-    writes
+/// The steps of a plan that change what this world holds.
+fn writes_of(plan: &Plan) -> impl Iterator<Item = plan::Step<'_>> {
+    let is_write =
+        |step: &plan::Step<'_>| !matches!(step, plan::Step::DryRun(_) | plan::Step::Edit(_) | plan::Step::Event(_));
+    plan.steps().into_iter().filter(is_write)
 }
 
 fn version(md: &ModelDeployment) -> Option<String> {

@@ -16,7 +16,7 @@ use runway_llama_stack_operator::kinds::{self, Kind};
 use runway_llama_stack_operator::observe::{Answer, Child, Observed, ServerInfo};
 use runway_llama_stack_operator::plan::plan;
 use runway_llama_stack_operator::settings::{POD_USER, Settings};
-use runway_operator::plan::Plan;
+use runway_operator::plan::{Plan, Step};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -206,19 +206,24 @@ impl World {
 
     /// Does what the executor does.
     pub(crate) fn carry_out(&mut self, plan: &Plan) {
-        for delete in &plan.delete {
-            self.live
-                .retain(|_, live| live.metadata.uid.as_deref() != Some(&delete.uid));
-        }
-        for apply in plan.apply.iter().filter(|a| !a.unchanged) {
-            let kind = kinds::ALL.into_iter().find(|k| k.kind == apply.resource.kind).unwrap();
-            let name = apply.object.name_any();
-            let mut object = apply.object.clone();
-            object.metadata.uid = Some(format!("uid-of-{}-{name}", kind.plural));
-            self.live.insert((kind, name), object);
-        }
-        if let Some(status) = &plan.status {
-            self.llsd.status = Some(serde_json::from_value(status.clone()).unwrap());
+        for step in plan.steps() {
+            match step {
+                Step::Delete(delete) => {
+                    let is_other = |live: &DynamicObject| live.metadata.uid.as_deref() != Some(&delete.uid);
+                    self.live.retain(|_, live| is_other(live));
+                }
+                Step::Apply(apply) => {
+                    let kind = kinds::ALL.into_iter().find(|k| k.kind == apply.resource.kind).unwrap();
+                    let name = apply.object.name_any();
+                    let mut object = apply.object.clone();
+                    object.metadata.uid = Some(format!("uid-of-{}-{name}", kind.plural));
+                    self.live.insert((kind, name), object);
+                }
+                Step::Status { fields, .. } => {
+                    self.llsd.status = Some(serde_json::from_value(fields.clone()).unwrap());
+                }
+                _ => {}
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `self` | the order in which a plan is carried out |
+//! | `self` | the steps of a plan |
 //! | `executor` | writer of a controller |
 //! | `write` | single writes and their guards |
 //! | `error` | failed writes |
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::echo;
 use crate::object;
-use crate::plan::{Apply, Finalizer, Note, Plan, Rehearsal};
+use crate::plan::{Admission, Note, Plan, Step};
 use crate::trace::Recording;
 
 pub use error::Error;
@@ -53,106 +53,66 @@ impl<K: Owner> Executor<K> {
     }
 
     async fn carry_out(&self, owner: &K, plan: &Plan, span: Option<&Recording>) -> Result<(), Error> {
-        // Guarded writes that follow refer to the object with its finalizer.
-        let with_finalizer = match plan.finalizer {
-            Finalizer::Add => self.set_finalizer(owner, true).await?,
-            _ => None,
-        };
-        let owner = with_finalizer.as_ref().unwrap_or(owner);
-        let (alone, together): (Vec<&Apply>, Vec<&Apply>) =
-            plan.apply.iter().filter(|o| !o.unchanged).partition(|o| o.alone);
-        if plan.status_first {
-            self.rehearse(&together, plan.rehearsal).await?;
-            self.own_status(owner, plan, span).await?;
-        }
-        for delete in &plan.delete {
-            let name = || format!("delete {}", delete.resource.kind);
-            within(span, name, self.delete(delete)).await?;
-        }
-        if !plan.status_first {
-            self.rehearse(&together, plan.rehearsal).await?;
-        }
-        self.apply_all(owner, &together, span).await?;
-        for edit in &plan.edit {
-            let name = || format!("edit {}", edit.resource.kind);
-            within(span, name, self.edit(owner, edit)).await?;
-        }
-        self.rehearse(&alone, Rehearsal::AllButFirst).await?;
-        self.apply_all(owner, &alone, span).await?;
-        let after_other = match &plan.status_of {
-            Some(of) => self.status(owner, &of.manager, &of.status, of.guarded).await?,
-            None => None,
-        };
-        if !plan.status_first {
-            self.own_status(after_other.as_ref().unwrap_or(owner), plan, span)
-                .await?;
-        }
-        for note in &plan.events {
-            self.events.say(owner.object_ref(&()), note.clone());
-        }
-        if plan.finalizer == Finalizer::Remove {
-            self.set_finalizer(owner, false).await?;
-        }
-        Ok(())
-    }
-
-    async fn own_status(&self, owner: &K, plan: &Plan, span: Option<&Recording>) -> Result<(), Error> {
-        let Some(status) = &plan.status else { return Ok(()) };
-        let why = || {
-            plan.events
-                .first()
-                .map_or_else(|| "status".to_owned(), |note| format!("status: {}", note.reason))
-        };
-        within(
-            span,
-            why,
-            self.status(owner, &self.manager, status, plan.status_guarded),
-        )
-        .await?;
-        if self.traces.is_on() && becomes_ready(owner, status) {
-            self.traces.since_creation(owner.meta(), "Ready");
-        }
-        Ok(())
-    }
-
-    /// Sends changed objects as a dry run.
-    async fn rehearse(&self, changed: &[&Apply], rehearsal: Rehearsal) -> Result<(), Error> {
-        let sent = match rehearsal {
-            Rehearsal::None => &[],
-            Rehearsal::AllButFirst => changed.get(1..).unwrap_or_default(),
-            Rehearsal::All => changed,
-        };
-        for object in sent {
-            match self.send(object, true).await {
-                // Only a rejection by the API server itself counts.
-                Err(error) if !object.rehearsed && error.may_be_for_want_of_another() => {}
-                other => drop(other?),
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies the changed objects, in order.
-    async fn apply_all(&self, owner: &K, changed: &[&Apply], span: Option<&Recording>) -> Result<(), Error> {
+        // Guarded writes refer to the owner as our own writes left it.
+        let mut latest: Option<K> = None;
         let mut news = Vec::new();
-        let mut outcome = Ok(());
-        for object in changed {
-            let name = || format!("apply {}", object.resource.kind);
-            match within(span, name, self.send(object, false)).await {
-                Ok(answer) => {
-                    self.children.wrote(&object.resource.kind, answer);
-                    add(&mut news, object.note.as_ref());
-                }
+        for step in plan.steps() {
+            let owner = latest.as_ref().unwrap_or(owner);
+            if !matches!(step, Step::Apply(_)) {
+                self.say(owner, news.drain(..));
+            }
+            let done = match span_of(step, plan) {
+                Some(name) => within(span, name, self.step(owner, step, &mut news)).await,
+                None => self.step(owner, step, &mut news).await,
+            };
+            match done {
+                Ok(written) => latest = written.or(latest),
                 Err(error) => {
-                    outcome = Err(error);
-                    break;
+                    self.say(owner, news);
+                    return Err(error);
                 }
             }
         }
+        self.say(latest.as_ref().unwrap_or(owner), news);
+        Ok(())
+    }
+
+    /// Sends one request. Returns the owner if it was written; `news` takes the Events of applied objects.
+    async fn step(&self, owner: &K, step: Step<'_>, news: &mut Vec<Note>) -> Result<Option<K>, Error> {
+        match step {
+            Step::AddFinalizer => return self.set_finalizer(owner, true).await,
+            Step::RemoveFinalizer => return self.set_finalizer(owner, false).await,
+            Step::StatusOf(of) => return self.status(owner, &of.manager, &of.status, of.guarded).await,
+            Step::Status { fields, guarded } => return self.own_status(owner, fields, guarded).await,
+            Step::DryRun(object) => match self.send(object, true).await {
+                // Only a rejection by the API server itself counts.
+                Err(error) if object.admission == Admission::NeedsOthers && error.may_be_for_want_of_another() => {}
+                sent => drop(sent?),
+            },
+            Step::Delete(delete) => self.delete(delete).await?,
+            Step::Apply(object) => {
+                let answer = self.send(object, false).await?;
+                self.children.wrote(&object.resource.kind, answer);
+                add(news, object.note.as_ref());
+            }
+            Step::Edit(edit) => self.edit(owner, edit).await?,
+            Step::Event(note) => self.events.say(owner.object_ref(&()), note.clone()),
+        }
+        Ok(None)
+    }
+
+    fn say(&self, owner: &K, news: impl IntoIterator<Item = Note>) {
         for note in news {
             self.events.say(owner.object_ref(&()), note);
         }
-        outcome
+    }
+
+    async fn own_status(&self, owner: &K, status: &Value, guarded: bool) -> Result<Option<K>, Error> {
+        let written = self.status(owner, &self.manager, status, guarded).await?;
+        if self.traces.is_on() && becomes_ready(owner, status) {
+            self.traces.since_creation(owner.meta(), "Ready");
+        }
+        Ok(written)
     }
 
     /// Time after which deletions of a plan are sent again if the watch has not shown them by then, such as after a restore of etcd
@@ -179,13 +139,27 @@ fn add(news: &mut Vec<Note>, note: Option<&Note>) {
     }
 }
 
+/// Name of the span of a write. Other requests are a part of the reconcile's span.
+fn span_of(step: Step<'_>, plan: &Plan) -> Option<String> {
+    Some(match step {
+        Step::Delete(delete) => format!("delete {}", delete.resource.kind),
+        Step::Apply(apply) => format!("apply {}", apply.resource.kind),
+        Step::Edit(edit) => format!("edit {}", edit.resource.kind),
+        Step::Status { .. } => match plan.events.first() {
+            Some(note) => format!("status: {}", note.reason),
+            None => "status".to_owned(),
+        },
+        _ => return None,
+    })
+}
+
 /// One write, as a span of its own.
 async fn within<T>(
     span: Option<&Recording>,
-    name: impl FnOnce() -> String,
+    name: String,
     write: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let mut step = span.and_then(|span| span.within(name()));
+    let mut step = span.and_then(|span| span.within(name));
     let done = write.await;
     if let (Some(step), Err(error)) = (&mut step, &done) {
         step.failed(error);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::write::find;
 use super::*;
 use crate::events::Events;
-use crate::plan::{Delete, Edit};
+use crate::plan::{Apply, Delete, Edit, Rehearsal};
 
 fn refused(code: u16, causes: &Value) -> (u16, Value) {
     let reason = match code {
@@ -54,7 +54,7 @@ fn one_event_names_several_objects() {
 }
 
 /// The requests for a plan with two new objects, of which the server rejects the second.
-async fn requests(alone: bool, rehearsal: Rehearsal) -> Vec<String> {
+async fn requests(admission: Admission, rehearsal: Rehearsal) -> Vec<String> {
     let log = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = Arc::clone(&log);
     let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -79,8 +79,7 @@ async fn requests(alone: bool, rehearsal: Rehearsal) -> Vec<String> {
         object: DynamicObject::new(name, &resource).within("ns"),
         live: None,
         force: false,
-        rehearsed: true,
-        alone,
+        admission,
         unchanged: false,
         note: None,
     };
@@ -97,10 +96,19 @@ async fn requests(alone: bool, rehearsal: Rehearsal) -> Vec<String> {
 
 #[tokio::test]
 async fn rejected_object_leaves_no_other_behind() {
-    assert_eq!(requests(false, Rehearsal::AllButFirst).await, ["second dry"]);
-    assert_eq!(requests(true, Rehearsal::AllButFirst).await, ["second dry"]);
-    assert_eq!(requests(false, Rehearsal::All).await, ["first dry", "second dry"]);
-    assert_eq!(requests(false, Rehearsal::None).await, ["first", "second"]);
+    assert_eq!(
+        requests(Admission::Together, Rehearsal::AllButFirst).await,
+        ["second dry"]
+    );
+    assert_eq!(requests(Admission::Apart, Rehearsal::AllButFirst).await, ["second dry"]);
+    assert_eq!(
+        requests(Admission::Together, Rehearsal::All).await,
+        ["first dry", "second dry"]
+    );
+    assert_eq!(
+        requests(Admission::Together, Rehearsal::None).await,
+        ["first", "second"]
+    );
 }
 
 /// A name with `?` or `#` would delete every object of the namespace.
@@ -152,8 +160,7 @@ async fn nothing_is_sent_for_a_name_that_leads_elsewhere() {
             object: DynamicObject::new(name, &resource).within("default"),
             live: None,
             force: false,
-            rehearsed: false,
-            alone: false,
+            admission: Admission::Together,
             unchanged: false,
             note: None,
         };
@@ -187,8 +194,7 @@ async fn sent(live: Option<&str>, answer: (u16, Value), lookup: (u16, Value)) ->
         object,
         live: live.map(str::to_owned),
         force: live.is_some(),
-        rehearsed: true,
-        alone: false,
+        admission: Admission::Together,
         unchanged: false,
         note: None,
     };

@@ -13,7 +13,7 @@ use super::error::{Error, is_another, is_conflict, is_field_conflict, is_interna
 use super::executor::{Executor, Owner};
 use crate::echo::{self, Key};
 use crate::object;
-use crate::plan::{Apply, Delete, Edit};
+use crate::plan::{Admission, Apply, Delete, Edit};
 
 /// A resource version that no object has: etcd gives the first write a later one. The server compares it when it changes an
 /// object, and not when it creates one.
@@ -46,7 +46,7 @@ impl<K: Owner> Executor<K> {
                 kind: apply.resource.kind.clone(),
                 name,
                 // Before other objects of the plan are there, the error may be a consequence.
-                lasting: (!dry_run || apply.rehearsed) && self.is_lasting(key, &source),
+                lasting: (!dry_run || apply.admission != Admission::NeedsOthers) && self.is_lasting(key, &source),
                 source: Box::new(source),
             }),
         }

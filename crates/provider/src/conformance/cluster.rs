@@ -9,7 +9,7 @@ use kube::core::DynamicObject;
 use runway_api::model_deployment::ProviderStatus;
 use runway_api::{ModelDeployment, ModelDeploymentStatus, labels};
 use runway_operator::apply;
-use runway_operator::plan::{Apply, Finalizer, Note, Plan};
+use runway_operator::plan::{Apply, Note, Plan, Step};
 use serde_json::{Map, Value, json};
 
 use crate::contract::{CLAIM, Kind, Provider, ReplicaObjects};
@@ -177,51 +177,41 @@ impl<'a> Cluster<'a> {
 
     /// Carries out a plan in the executor's order.
     pub(super) fn execute(&mut self, plan: &Plan) -> Result<(), Stop> {
-        if plan.finalizer == Finalizer::Add {
-            self.write("add the finalizer")?;
-            self.md
-                .metadata
-                .finalizers
-                .get_or_insert_default()
-                .push(labels::FINALIZER.to_owned());
-        }
-        if plan.status_first {
-            self.write_status(plan)?;
-        }
-        for delete in &plan.delete {
-            self.write(&format!("delete {} '{}'", delete.resource.kind, delete.name))?;
-            self.delete(&delete.uid);
-        }
-        for apply in plan.apply.iter().filter(|a| !a.unchanged) {
-            self.write(&format!(
-                "apply {} '{}'",
-                apply.resource.kind,
-                apply.object.metadata.name.as_deref().unwrap_or_default()
-            ))?;
-            self.apply(apply)?;
-            self.events.extend(apply.note.clone());
-        }
-        if !plan.status_first {
-            self.write_status(plan)?;
-        }
-        self.events.extend(plan.events.iter().cloned());
-        if plan.finalizer == Finalizer::Remove {
-            self.write("remove the finalizer")?;
-            self.md
-                .metadata
-                .finalizers
-                .get_or_insert_default()
-                .retain(|f| f != labels::FINALIZER);
-            self.gone = self.md.is_deleting();
+        for step in plan.steps() {
+            match step {
+                Step::AddFinalizer => {
+                    self.write("add the finalizer")?;
+                    self.finalizers().push(labels::FINALIZER.to_owned());
+                }
+                Step::Status { fields, .. } => {
+                    self.write("write the status")?;
+                    self.set_status(fields);
+                }
+                Step::Delete(delete) => {
+                    self.write(&format!("delete {} '{}'", delete.resource.kind, delete.name))?;
+                    self.delete(&delete.uid);
+                }
+                Step::Apply(apply) => {
+                    let name = apply.object.metadata.name.as_deref().unwrap_or_default();
+                    self.write(&format!("apply {} '{name}'", apply.resource.kind))?;
+                    self.apply(apply)?;
+                    self.events.extend(apply.note.clone());
+                }
+                Step::Event(note) => self.events.push(note.clone()),
+                Step::RemoveFinalizer => {
+                    self.write("remove the finalizer")?;
+                    self.finalizers().retain(|name| name != labels::FINALIZER);
+                    self.gone = self.md.is_deleting();
+                }
+                // This cluster has no admission, and no objects of other owners.
+                Step::DryRun(_) | Step::Edit(_) | Step::StatusOf(_) => {}
+            }
         }
         Ok(())
     }
 
-    fn write_status(&mut self, plan: &Plan) -> Result<(), Stop> {
-        let Some(status) = &plan.status else { return Ok(()) };
-        self.write("write the status")?;
-        self.set_status(status);
-        Ok(())
+    fn finalizers(&mut self) -> &mut Vec<String> {
+        self.md.metadata.finalizers.get_or_insert_default()
     }
 
     fn write(&mut self, what: &str) -> Result<(), Stop> {

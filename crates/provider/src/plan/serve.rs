@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::ProviderReason;
 use runway_operator::object;
-use runway_operator::plan::{Apply, Delete, Finalizer, Note, Plan};
+use runway_operator::plan::{Admission, Apply, Delete, Finalizer, Note, Plan};
 
 use super::Decision;
 use super::claims;
@@ -167,7 +167,9 @@ fn create(provider: &dyn Provider, seen: &Observed, prepared: &Prepared) -> Deci
         .iter()
         .map(|object| {
             let mut apply = objects::apply(&seen.md, provider.name(), object, seen.child(object.kind, &object.name));
-            apply.rehearsed = complete || Some(object) != main;
+            if !complete && Some(object) == main {
+                apply.admission = Admission::NeedsOthers;
+            }
             if Some(object) != main && apply.note.as_ref().is_some_and(|n| !n.warning) {
                 apply.note = None;
             }

@@ -1,6 +1,6 @@
 //! A plan as readable YAML.
 
-use runway_operator::plan::{Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
+use runway_operator::plan::{Admission, Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -65,8 +65,9 @@ fn deletion(delete: &Delete) -> Value {
 
 fn application(apply: &Apply) -> Value {
     let live = apply.live.as_deref().unwrap_or("absent");
-    let mut reported = json!({ "live": live, "force": apply.force, "rehearsed": apply.rehearsed });
-    if apply.alone {
+    let mut reported =
+        json!({ "live": live, "force": apply.force, "rehearsed": apply.admission != Admission::NeedsOthers });
+    if apply.admission == Admission::Apart {
         reported["alone"] = true.into();
     }
     if let Some(said) = &apply.note {

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::core::{DynamicObject, ObjectMeta};
 use runway_api::labels;
 use runway_operator::json;
-use runway_operator::plan::{Apply, Edit};
+use runway_operator::plan::{Admission, Apply, Edit};
 use serde_json::{Value, json};
 
 use crate::names;
@@ -63,8 +63,7 @@ pub(super) fn apply(seen: &Observed, holder: &Key, live: &DynamicObject, object:
         live: live.uid(),
         // Never: if another field manager wants a different value, it keeps the field.
         force: false,
-        rehearsed: true,
-        alone: false,
+        admission: Admission::Together,
         unchanged: false,
         note: None,
     }
