@@ -378,30 +378,30 @@ fn module_docs() -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// Claims of `docs/operate/threat-model.md` that the repository does not support: a test that does not exist, or a threat that has
-/// neither a test nor a reason why it is accepted.
+/// Claims of the pages of threats that the repository does not support: a test that does not exist, or a threat that has neither a
+/// test nor a reason why it is accepted.
 fn threats() -> Result<Vec<String>> {
-    const MODEL: &str = "docs/operate/threat-model.md";
-    let model = fs::read_to_string(shell::root().join(MODEL)).with_context(|| format!("cannot read {MODEL}"))?;
-    let (_, threats) = model
-        .split_once("\n## Threats\n")
-        .context("docs/operate/threat-model.md has no threats")?;
+    const PAGES: [&str; 2] = ["docs/operate/threats-access.md", "docs/operate/threats-availability.md"];
     let mut wrong = Vec::new();
-    for row in threats.lines().filter(|line| line.starts_with("| ")) {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let [_, threat, defence, tests, _] = cells.as_slice() else {
-            wrong.push(format!("{MODEL}: not three cells: {row}"));
-            continue;
-        };
-        if *threat == "threat" {
-            continue;
-        }
-        if tests.is_empty() && !defence.starts_with("Accepted: ") {
-            wrong.push(format!("{MODEL}: neither a test nor a reason to accept it: {threat}"));
-        }
-        for test in tests.split(", ").filter(|test| !test.is_empty()) {
-            if !test_exists(test.trim_matches('`')) {
-                wrong.push(format!("{MODEL}: there is no test {test}"));
+    for name in PAGES {
+        let page = fs::read_to_string(shell::root().join(name)).with_context(|| format!("cannot read {name}"))?;
+        ensure!(page.contains("\n| threat |"), "{name} has no threats");
+        for row in page.lines().filter(|line| line.starts_with("| ")) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let [_, threat, defence, tests, _] = cells.as_slice() else {
+                wrong.push(format!("{name}: not three cells: {row}"));
+                continue;
+            };
+            if *threat == "threat" {
+                continue;
+            }
+            if tests.is_empty() && !defence.starts_with("Accepted: ") {
+                wrong.push(format!("{name}: neither a test nor a reason to accept it: {threat}"));
+            }
+            for test in tests.split(", ").filter(|test| !test.is_empty()) {
+                if !test_exists(test.trim_matches('`')) {
+                    wrong.push(format!("{name}: there is no test {test}"));
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Two tenants on one control plane: each tries to harm the other in the ways of [`ROWS`], which name rows of `docs/operate/threat-model.md`.
+//! Two tenants on one control plane: each tries to harm the other in the ways of [`ROWS`], which name rows of `docs/operate/threats-*.md`.
 //!
 //! A tenant is a namespace with two ServiceAccounts: the *member* may create our kinds, and the *owner* has the cluster role
 //! `admin` in the namespace. What runs: a real API server with our webhooks and policies, the core, the direct provider and the
@@ -44,7 +44,10 @@ use support::{Bed, PATIENCE, Running, Upstream};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-const THREATS: &str = include_str!("../../../docs/operate/threat-model.md");
+const THREATS: [&str; 2] = [
+    include_str!("../../../docs/operate/threats-access.md"),
+    include_str!("../../../docs/operate/threats-availability.md"),
+];
 /// Places of a tenant at the router.
 const PLACES: usize = 8;
 /// Bytes of the largest body at the router, which has memory for four.
@@ -272,7 +275,8 @@ const CHANGES_A_WORKLOAD: &str = "a workload is changed by an actor whose creato
 fn rows_of_the_threat_model_name_this_test() {
     for Row { threat, .. } in ROWS {
         let start = format!("| {threat} | ");
-        let row = THREATS.lines().find(|line| line.starts_with(&start));
+        let mut rows = THREATS.into_iter().flat_map(str::lines);
+        let row = rows.find(|line| line.starts_with(&start));
         let is_named =
             row.is_some_and(|row| row.contains("crates/testbed/tests/tenants.rs::two_tenants_cannot_harm_each_other`"));
         assert!(is_named, "{threat}: {row:?}");
