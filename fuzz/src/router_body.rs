@@ -4,7 +4,7 @@
 //! The input is two parts with a NUL between: the name that the engine knows, and the body.
 
 use bytes::{Buf as _, Bytes};
-use runway_router::asked::Asked;
+use runway_router::requested::Requested;
 use serde_json::Value;
 
 const MAX_MESSAGE: usize = 1024;
@@ -13,19 +13,19 @@ pub fn run(data: &[u8]) {
     let [name, body] = crate::parts(data);
     let Some(name) = crate::text(name) else { return };
     let body = Bytes::copy_from_slice(body);
-    let asked = match Asked::read(&body) {
-        Ok(asked) => asked,
+    let requested = match Requested::read(&body) {
+        Ok(requested) => requested,
         Err(error) => {
             assert!(error.to_string().len() <= MAX_MESSAGE, "{error}");
             return;
         }
     };
     assert_eq!(
-        whole(&asked, &body, &asked.model),
+        whole(&requested, &body, &requested.model),
         body,
         "the same name is sent as it was written"
     );
-    let renamed = whole(&asked, &body, name);
+    let renamed = whole(&requested, &body, name);
     let read: Value = serde_json::from_slice(&renamed).expect("it was JSON before");
     assert_eq!(read["model"], name);
     if let Ok(mut before) = serde_json::from_slice::<Value>(&body) {
@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn whole(asked: &Asked, body: &Bytes, name: &str) -> Bytes {
-    let mut renamed = asked.renamed(body, name);
+fn whole(requested: &Requested, body: &Bytes, name: &str) -> Bytes {
+    let mut renamed = requested.renamed(body, name);
     renamed.copy_to_bytes(renamed.remaining())
 }

@@ -110,7 +110,7 @@ const PURE: &[&str] = &[
     "crates/asya-sidecar/src/envelope.rs",
     "crates/asya-gateway/src/job.rs",
     "crates/asya-gateway/src/submission.rs",
-    "crates/router/src/asked.rs",
+    "crates/router/src/requested.rs",
     "crates/router/src/model.rs",
     "crates/router/src/routes/claims.rs",
     "crates/router/src/routes/kinds.rs",

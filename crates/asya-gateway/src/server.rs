@@ -29,7 +29,7 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use runway_callers::{Action, Caller, Callers};
 use runway_http::{Budget, Client, Form, Owner, Turn};
-use runway_operator::audit::{self, Deed};
+use runway_operator::audit::{self, Operation};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -132,7 +132,7 @@ pub fn callers(api: Arc<Api>) -> Router {
 }
 
 /// Action and object of a request of a caller, for the audit log.
-pub fn describe(method: &Method, path: &str) -> Option<Deed> {
+pub fn describe(method: &Method, path: &str) -> Option<Operation> {
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let (action, kind, namespace, name) = match (method.as_str(), parts.as_slice()) {
         ("POST", ["v1", namespace, actor, ..]) => ("submit", KIND, namespace, actor),
@@ -143,7 +143,7 @@ pub fn describe(method: &Method, path: &str) -> Option<Deed> {
         ("POST", ["queues", namespace, actor, "dlq", "drop"]) => ("delete-dead-letters", KIND, namespace, actor),
         _ => return None,
     };
-    Some(Deed {
+    Some(Operation {
         action,
         kind,
         namespace: audit::bounded(namespace),
@@ -538,10 +538,14 @@ mod tests {
     #[test]
     fn requests_that_act_or_show_payloads_are_in_the_audit_log() {
         let of = |method: Method, path: &str| {
-            describe(&method, path)
-                .map(|deed| format!("{} {} {}/{}", deed.action, deed.kind, deed.namespace, deed.name))
+            describe(&method, path).map(|operation| {
+                format!(
+                    "{} {} {}/{}",
+                    operation.action, operation.kind, operation.namespace, operation.name
+                )
+            })
         };
-        for (method, path, deed) in [
+        for (method, path, operation) in [
             (Method::POST, "/v1/a/b", "submit AsyncActor a/b"),
             (Method::POST, "/v1/a/b/chat/completions", "submit AsyncActor a/b"),
             (Method::DELETE, "/jobs/1", "cancel Job /1"),
@@ -558,7 +562,7 @@ mod tests {
                 "delete-dead-letters AsyncActor a/b",
             ),
         ] {
-            assert_eq!(of(method, path).as_deref(), Some(deed), "{path}");
+            assert_eq!(of(method, path).as_deref(), Some(operation), "{path}");
         }
         for path in ["/", "/jobs/1", "/queues/a/b"] {
             assert_eq!(of(Method::GET, path), None, "{path}");

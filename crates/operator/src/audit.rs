@@ -73,7 +73,7 @@ pub struct Error {
 
 /// Action and object of a request, as far as its method and path show them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Deed {
+pub struct Operation {
     /// Action, such as `infer`.
     pub action: &'static str,
     /// Kind of the object.
@@ -85,7 +85,7 @@ pub struct Deed {
 }
 
 /// Describes a request. `None` for requests that only read; they are logged if the caller is refused.
-pub type Describe = fn(&Method, &str) -> Option<Deed>;
+pub type Describe = fn(&Method, &str) -> Option<Operation>;
 
 /// The audit log of a program. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -133,14 +133,14 @@ impl Audit {
 }
 
 async fn follow(State(audit): State<Audit>, request: Request, next: Next) -> Response {
-    let deed = (audit.describe)(request.method(), request.uri().path());
+    let operation = (audit.describe)(request.method(), request.uri().path());
     let traceparent = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok());
     let entry = Entry {
-        is_read: deed.is_none(),
+        is_read: operation.is_none(),
         trace_id: traceparent.and_then(trace::id).unwrap_or_default(),
-        deed: deed.unwrap_or_else(|| Deed {
+        operation: operation.unwrap_or_else(|| Operation {
             action: "read",
-            ..Deed::default()
+            ..Operation::default()
         }),
         ..Entry::default()
     };
@@ -169,7 +169,7 @@ struct Entry {
     is_read: bool,
     user: String,
     credential: &'static str,
-    deed: Deed,
+    operation: Operation,
     job: String,
     trace_id: String,
 }
@@ -190,16 +190,16 @@ pub fn user(credential: &'static str, name: &str) {
 /// Names the object of this request.
 pub fn object(kind: &'static str, namespace: &str, name: &str) {
     describe(|entry| {
-        entry.deed.kind = kind;
-        entry.deed.namespace = bounded(namespace);
-        entry.deed.name = bounded(name);
+        entry.operation.kind = kind;
+        entry.operation.namespace = bounded(namespace);
+        entry.operation.name = bounded(name);
     });
 }
 
 /// Names the action of this request, if method and path do not tell.
 pub fn action(action: &'static str) {
     describe(|entry| {
-        entry.deed.action = action;
+        entry.operation.action = action;
         entry.is_read = false;
     });
 }
@@ -318,10 +318,10 @@ impl<'a> Line<'a> {
             user: &entry.user,
             credential: entry.credential,
             tenant: namespace_of_account(&entry.user).unwrap_or_default(),
-            action: entry.deed.action,
-            kind: entry.deed.kind,
-            namespace: &entry.deed.namespace,
-            name: &entry.deed.name,
+            action: entry.operation.action,
+            kind: entry.operation.kind,
+            namespace: &entry.operation.namespace,
+            name: &entry.operation.name,
             job: &entry.job,
             result: match status {
                 ..400 => "allowed",
@@ -494,8 +494,8 @@ mod tests {
     use super::*;
     use crate::lease::Leadership;
 
-    fn describe(method: &Method, path: &str) -> Option<Deed> {
-        (method == Method::POST).then(|| Deed {
+    fn describe(method: &Method, path: &str) -> Option<Operation> {
+        (method == Method::POST).then(|| Operation {
             action: "infer",
             kind: "ModelDeployment",
             namespace: String::new(),

@@ -6,7 +6,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`server`] | the HTTP API |
-//! | [`asked`], [`model`], [`table`] | from the name in a request to a model; pure |
+//! | [`requested`], [`model`], [`table`] | from the name in a request to a model; pure |
 //! | [`models`] | the models of the cluster, from one watch |
 //! | [`rights`], [`keys`] | identity and rights of callers |
 //! | [`serving`] | waits until a model serves |
@@ -18,7 +18,6 @@
 //! | [`routes`] | the routes controller, a program of its own: HTTPRoutes at a Gateway of the cluster |
 
 pub mod addresses;
-pub mod asked;
 pub mod engine;
 pub mod keys;
 pub mod metrics;
@@ -26,6 +25,7 @@ pub mod model;
 pub mod models;
 pub mod names;
 pub mod refused;
+pub mod requested;
 pub mod revocable;
 pub mod rights;
 pub mod routes;

@@ -4,8 +4,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use runway_http::refusal;
 
-use crate::asked;
 use crate::metrics::Refusal;
+use crate::requested;
 use crate::table::NotOne;
 
 /// Reason for refusing a request.
@@ -70,8 +70,8 @@ impl IntoResponse for Refused {
     }
 }
 
-impl From<asked::Error> for Refused {
-    fn from(error: asked::Error) -> Self {
+impl From<requested::Error> for Refused {
+    fn from(error: requested::Error) -> Self {
         Self::new(
             Refusal::invalid,
             StatusCode::BAD_REQUEST,

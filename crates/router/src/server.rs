@@ -21,15 +21,15 @@ use runway_callers::places::{Place, Places};
 use runway_callers::tenant::Tenant;
 use runway_http::body::Holding;
 use runway_http::{Budget, Form, Owner, Turn};
-use runway_operator::audit::{self, Deed};
+use runway_operator::audit::{self, Operation};
 use runway_operator::trace::Traces;
 use serde_json::json;
 
-use crate::asked::Asked;
 use crate::engine;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::refused::Refused;
+use crate::requested::Requested;
 use crate::revocable::Revocable;
 use crate::rights::{Rights, Who};
 use crate::serving::Serving;
@@ -107,11 +107,11 @@ pub fn router(api: Arc<Api>, limits: Limits) -> Router {
 }
 
 /// Action and object of a request, for the audit log.
-pub fn describe(method: &Method, _: &str) -> Option<Deed> {
-    (method == Method::POST).then_some(Deed {
+pub fn describe(method: &Method, _: &str) -> Option<Operation> {
+    (method == Method::POST).then_some(Operation {
         action: "infer",
         kind: KIND,
-        ..Deed::default()
+        ..Operation::default()
     })
 }
 
@@ -174,10 +174,10 @@ async fn pass_on(
     drop((uri, headers));
     let passed_on = async {
         let path = path.ok_or_else(Refused::no_route)?;
-        let asked = Asked::read(&body)?;
-        audit::object(KIND, "", &asked.model);
+        let requested = Requested::read(&body)?;
+        audit::object(KIND, "", &requested.model);
         turn.end();
-        let model = Box::pin(api.choose(&who, &asked.model)).await?;
+        let model = Box::pin(api.choose(&who, &requested.model)).await?;
         audit::object(KIND, &model.namespace, &model.name);
         span.model(&model);
         let place = api.place_at(&model)?;
@@ -185,7 +185,7 @@ async fn pass_on(
         let connecting = span.within("connect");
         let ready = api.serving.connect(&model).await?;
         drop(connecting);
-        let renamed = Full::new(asked.renamed(&body, &ready.name));
+        let renamed = Full::new(requested.renamed(&body, &ready.name));
         drop(body);
         let at_engine = span.within("engine");
         at_engine.forward(&mut forwarded);
@@ -243,14 +243,14 @@ impl Api {
     }
 
     /// The one model that a name means for a caller.
-    async fn choose(&self, who: &Who, asked: &str) -> Result<Arc<Model>> {
+    async fn choose(&self, who: &Who, requested: &str) -> Result<Arc<Model>> {
         self.models_are_known()?;
-        let named = self.serving.models.named(asked);
-        let usable = self.rights.usable_as(who, asked, named.models.clone()).await?;
+        let named = self.serving.models.named(requested);
+        let usable = self.rights.usable_as(who, requested, named.models.clone()).await?;
         let knew_gone = match named.gone().filter(|_| !usable.is_empty()) {
             Some(gone) => !self.rights.usable(who, vec![Arc::clone(gone)]).await?.is_empty(),
             None => false,
         };
-        Ok(table::choose(asked, &usable, &named, knew_gone)?)
+        Ok(table::choose(requested, &usable, &named, knew_gone)?)
     }
 }

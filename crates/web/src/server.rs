@@ -35,7 +35,7 @@ use crate::oidc::{self, CALLBACK, Impersonation, Issuer};
 use crate::session_view::SessionView;
 use crate::sessions::{self, Door, Login, Refused, Sessions};
 use crate::site::{Site, Sites};
-use crate::{crypto, deeds, live, pages, refusal};
+use crate::{crypto, live, operations, pages, refusal};
 
 /// Timeout of a connection to the cluster.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -158,7 +158,7 @@ impl Console {
             None => None,
         };
         let metrics = Metrics::new("kubeairunway_console", Leadership::always());
-        let audit = Audit::open(&options.audit, "kubeairunway-console", deeds::describe, &metrics)?;
+        let audit = Audit::open(&options.audit, "kubeairunway-console", operations::describe, &metrics)?;
         let address = options.address;
         let listen = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;

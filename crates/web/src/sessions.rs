@@ -210,20 +210,20 @@ impl From<Unknown> for Refused {
     }
 }
 
-struct Held {
+struct Kept {
     session: Arc<Session>,
     used: Instant,
 }
 
 /// Sessions by their ids.
-type ById = BTreeMap<String, Held>;
+type ById = BTreeMap<String, Kept>;
 
 /// All sessions.
 pub struct Sessions {
     door: Door,
     lifetime: Duration,
     end: CancellationToken,
-    held: Arc<Mutex<ById>>,
+    entries: Arc<Mutex<ById>>,
     _sweeper: AbortOnDropHandle<()>,
 }
 
@@ -240,8 +240,8 @@ struct Entry {
 impl Sessions {
     /// Creates it without sessions. A session lasts at most `lifetime`, and until `end`.
     pub fn new(door: Door, lifetime: Duration, end: CancellationToken) -> Self {
-        let held = Arc::<Mutex<ById>>::default();
-        let swept = held.clone();
+        let entries = Arc::<Mutex<ById>>::default();
+        let swept = entries.clone();
         let sweeper = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(SWEEP).await;
@@ -252,7 +252,7 @@ impl Sessions {
             door,
             lifetime,
             end,
-            held,
+            entries,
             _sweeper: AbortOnDropHandle::new(sweeper),
         }
     }
@@ -272,17 +272,17 @@ impl Sessions {
 
     /// The session of a cookie.
     pub fn find(&self, id: &str) -> Option<Arc<Session>> {
-        let mut held = self.held.lock();
-        sweep(&mut held);
-        let found = held.get_mut(id)?;
+        let mut entries = self.entries.lock();
+        sweep(&mut entries);
+        let found = entries.get_mut(id)?;
         found.used = Instant::now();
         Some(found.session.clone())
     }
 
     /// Ends a session and its streaming responses.
     pub fn end(&self, id: &str) {
-        if let Some(held) = self.held.lock().remove(id) {
-            held.session.over.cancel();
+        if let Some(entry) = self.entries.lock().remove(id) {
+            entry.session.over.cancel();
         }
     }
 
@@ -408,11 +408,11 @@ impl Sessions {
             at_issuer: entry.at_issuer,
             accepted: tokio::sync::Mutex::new(Some(Instant::now())),
         };
-        let mut held = self.held.lock();
-        make_room(&mut held, session.who.as_ref())?;
-        held.insert(
+        let mut entries = self.entries.lock();
+        make_room(&mut entries, session.who.as_ref())?;
+        entries.insert(
             id.clone(),
-            Held {
+            Kept {
                 session: Arc::new(session),
                 used: Instant::now(),
             },
@@ -422,8 +422,8 @@ impl Sessions {
 }
 
 /// Ends the sessions that are over or idle.
-fn sweep(held: &mut ById) {
-    held.retain(|_, h| {
+fn sweep(entries: &mut ById) {
+    entries.retain(|_, h| {
         let stays = h.used.elapsed() < IDLE && !h.session.is_over();
         if !stays {
             h.session.over.cancel();
@@ -433,19 +433,20 @@ fn sweep(held: &mut ById) {
 }
 
 /// Ends the longest idle session of a tenant that has too many.
-fn make_room(held: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
-    sweep(held);
+fn make_room(entries: &mut ById, who: Option<&Who>) -> Result<(), Refused> {
+    sweep(entries);
     let tenant = |who: Option<&Who>| who.map(|who| Tenant::of_user(&who.name));
     let own_tenant = tenant(who);
     let own = || {
-        held.iter()
+        entries
+            .iter()
             .filter(|(_, h)| tenant(h.session.who.as_ref()) == own_tenant)
     };
-    if own().count() < MAX_OF_A_TENANT && held.len() < MAX_SESSIONS {
+    if own().count() < MAX_OF_A_TENANT && entries.len() < MAX_SESSIONS {
         return Ok(());
     }
     let idlest = own().min_by_key(|(_, h)| h.used).map(|(id, _)| id.clone());
-    let ended = idlest.and_then(|id| held.remove(&id)).ok_or(Refused::Full)?;
+    let ended = idlest.and_then(|id| entries.remove(&id)).ok_or(Refused::Full)?;
     ended.session.over.cancel();
     Ok(())
 }

@@ -24,8 +24,8 @@ use tower::{BoxError, ServiceExt as _, service_fn};
 
 use crate::app::App;
 use crate::caches::Users;
-use crate::deeds;
 use crate::guard::{Asker, cookie_name};
+use crate::operations;
 use crate::pages::overview;
 use crate::seen::{Change, Trouble};
 use crate::server;
@@ -565,7 +565,7 @@ async fn sign_ins_and_forms_are_in_the_audit_log() {
         audit_log: Some(path.clone()),
     };
     let metrics = Metrics::new("", Leadership::always());
-    let audit = Audit::open(&args, "kubeairunway-console", deeds::describe, &metrics).unwrap();
+    let audit = Audit::open(&args, "kubeairunway-console", operations::describe, &metrics).unwrap();
     let cluster = Cluster::new(0);
     cluster.knows("token-of-ada", "ada", &[]);
     let site = "http://localhost:8443";

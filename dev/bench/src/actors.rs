@@ -16,7 +16,7 @@ use runway_dev_cluster::{self as cluster, Programs};
 use runway_testbed::{ControlPlane, Options, crds, eventually};
 use serde_json::json;
 
-use super::measure::{Asked, as_number, cpu_of, memory_of, seconds, silent};
+use super::measure::{RequestCounts, as_number, cpu_of, memory_of, seconds, silent};
 use super::mix::names;
 use super::stage::CONCURRENCY;
 
@@ -54,7 +54,7 @@ async fn measure(control_plane: &mut ControlPlane, programs: &Programs, count: u
     super::step("waiting until all are bound and no requests are sent");
     all_bound(&admin, count).await?;
     let after = settled(control_plane).await?;
-    let asked = Asked::by(&[OPERATOR], &audit.since(mark).await?);
+    let asked = RequestCounts::by(&[OPERATOR], &audit.since(mark).await?);
 
     super::step("listening");
     let mark = audit.mark().await?;
@@ -62,7 +62,7 @@ async fn measure(control_plane: &mut ControlPlane, programs: &Programs, count: u
     let cpu = cpu_of(pid)?;
     tokio::time::sleep(QUIET).await;
     let cpu = cpu_of(pid)? - cpu;
-    let at_rest = Asked::by(&[OPERATOR], &audit.since(mark).await?);
+    let at_rest = RequestCounts::by(&[OPERATOR], &audit.since(mark).await?);
 
     let rows = [
         ("writes per actor", as_number(asked.writes) / as_number(count)),

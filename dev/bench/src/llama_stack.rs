@@ -20,7 +20,7 @@ use runway_testbed::audit::{Class, Request};
 use runway_testbed::{ControlPlane, Options, eventually};
 use serde_json::{Value, json};
 
-use super::measure::{Asked, as_number, quantile, seconds, silent};
+use super::measure::{RequestCounts, as_number, quantile, seconds, silent};
 use super::mix::{PREFIX, names};
 use super::pilot::applied;
 use super::stage::CONCURRENCY;
@@ -220,7 +220,7 @@ async fn measure(
     let begin = begin.context("nothing was created")?;
     let until = |last: Option<Timestamp>| last.map(|end| seconds(end.duration_since(begin).unsigned_abs()));
     let writes = || requests.iter().filter(is_write);
-    let asked = Asked::by(&[contender], &requests);
+    let asked = RequestCounts::by(&[contender], &requests);
     Ok(Figures {
         made: until(writes().filter(is_object).map(|r| r.completed).max()).context("no object was made")?,
         reported: until(writes().map(|r| r.completed).max()).context("nothing was written")?,
@@ -256,7 +256,7 @@ async fn rest(control_plane: &ControlPlane) -> Result<usize> {
     let audit = control_plane.audit().await?;
     let mark = audit.mark().await?;
     tokio::time::sleep(QUIET).await;
-    Ok(Asked::by(&[labels::MANAGER], &audit.since(mark).await?).besides_watches())
+    Ok(RequestCounts::by(&[labels::MANAGER], &audit.since(mark).await?).besides_watches())
 }
 
 /// Deletes all, and waits for what the garbage collector takes away.

@@ -44,7 +44,7 @@ pub(super) struct Used {
 
 /// The requests of a contender.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct RequestCounts {
     /// Reads and writes that name an object of the run, by its name.
     pub(super) about: BTreeMap<String, usize>,
     /// Gets and lists.
@@ -115,12 +115,12 @@ impl Used {
     }
 
     /// Requests of these users.
-    pub(super) fn asked_by(&self, users: &[&str]) -> Asked {
-        Asked::by(users, &self.requests)
+    pub(super) fn asked_by(&self, users: &[&str]) -> RequestCounts {
+        RequestCounts::by(users, &self.requests)
     }
 }
 
-impl Asked {
+impl RequestCounts {
     /// Requests of these users.
     pub(super) fn by(users: &[&str], requests: &[Request]) -> Self {
         let mut asked = Self::default();
@@ -243,7 +243,7 @@ pub(super) async fn silent(control_plane: &ControlPlane, users: &[&str], patienc
         let begun = start.elapsed();
         let mark = audit.mark().await?;
         tokio::time::sleep(SILENCE).await;
-        let asked = Asked::by(users, &audit.since(mark).await?).besides_watches();
+        let asked = RequestCounts::by(users, &audit.since(mark).await?).besides_watches();
         ensure!(asked == 0, "{} still asks", users.join(" or "));
         Ok(begun)
     })

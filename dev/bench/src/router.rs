@@ -18,7 +18,7 @@ use runway_testbed::traffic::{Bed, KEY, Model, NAMESPACE, Programs, ROUTER, Rout
 use serde_json::{Value, json};
 
 use super::goals::{Limit, Row};
-use super::measure::{Asked, as_number, mebibytes, quantile, seconds};
+use super::measure::{RequestCounts, as_number, mebibytes, quantile, seconds};
 
 /// Amount of work.
 #[derive(clap::Args)]
@@ -120,19 +120,19 @@ async fn idle_and_held(bed: &Bed, programs: &Programs, args: &Args) -> Result<Ve
     let audit = bed.cluster.audit().await?;
     let begun = audit.mark().await?;
     let router = Router::start(bed, &programs.router, &most.each_ref().map(String::as_str)).await?;
-    let at_start = Asked::by(&[ROUTER], &audit.since(begun).await?);
+    let at_start = RequestCounts::by(&[ROUTER], &audit.since(begun).await?);
 
     step(&format!("{} seconds without requests", args.quiet));
     let begun = audit.mark().await?;
     tokio::time::sleep(Duration::from_secs(args.quiet)).await;
-    let at_rest = Asked::by(&[ROUTER], &audit.since(begun).await?);
+    let at_rest = RequestCounts::by(&[ROUTER], &audit.since(begun).await?);
     let idle = router.memory()?;
 
     step(&format!("{} held requests", args.held));
     let _held = Held::begin(&router, ASLEEP, args.held).await?;
     let held = router.memory()?;
 
-    let all = |asked: &Asked| as_number(asked.besides_watches() + asked.watches);
+    let all = |asked: &RequestCounts| as_number(asked.besides_watches() + asked.watches);
     Ok(vec![
         Row::new("requests to the API server at the start", all(&at_start), 0),
         Row::new(

@@ -328,7 +328,7 @@ impl Request<'_> {
 
 /// Fields that a request needs for a response.
 #[derive(Deserialize)]
-struct Asked {
+struct Envelope {
     #[serde(rename = "apiVersion")]
     _version: Version,
     #[serde(rename = "kind")]
@@ -347,9 +347,9 @@ fn read(body: &[u8]) -> Result<Request<'_>, Unreadable> {
         Ok(review) => return Ok(review.request),
         Err(error) => error,
     };
-    let asked: Asked = serde_json::from_str(body).map_err(Unreadable::Review)?;
+    let envelope: Envelope = serde_json::from_str(body).map_err(Unreadable::Review)?;
     Err(Unreadable::Request {
-        uid: asked.request.uid,
+        uid: envelope.request.uid,
         violation: Violation {
             field: String::new(),
             message: shorten(format!("cannot parse the review: {error}"), MAX_MESSAGE),

@@ -12,7 +12,7 @@ use runway_operator::clock;
 
 use super::entries::{Entry, amiss, of_condition_once};
 use super::list::{self, List, Listed};
-use super::objects::{self, Asked, Objects};
+use super::objects::{self, Objects, Selected};
 use super::overview::actor_state;
 use crate::asya_gateway;
 use crate::guard::{Asker, Of};
@@ -96,11 +96,11 @@ impl Listed for AsyncActor {
 }
 
 /// The list.
-pub async fn show(Asker(session): Asker, Query(asked): Query<list::Asked>) -> Response {
+pub async fn show(Asker(session): Asker, Query(filter): Query<list::Filter>) -> Response {
     let seen = session.view.actors().await;
     let mut shell = Shell::new(&session, "actors", "Actors").live("asyncactors");
     shell.note("AsyncActors", &seen);
-    let list = List::new("/actors", seen.items, asked);
+    let list = List::new("/actors", seen.items, filter);
     let now = clock::now();
     refusal::html(&Actors {
         shell,
@@ -111,7 +111,7 @@ pub async fn show(Asker(session): Asker, Query(asked): Query<list::Asked>) -> Re
 }
 
 /// One of them.
-pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
+pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(selected): Query<Selected>) -> Response {
     let Some(found) = session.view.actor(&namespace, &name).await else {
         return refusal::absent("AsyncActor");
     };
@@ -122,7 +122,7 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked)
     let shown = actor(&found, now);
     let mut once = Once::default();
     once.is_new(&shown.message);
-    let objects = objects::of(&session.view, tree, &asked, &mut once).await;
+    let objects = objects::of(&session.view, tree, &selected, &mut once).await;
     refusal::html(&One {
         shell: Shell::new(&session, "actors", name.to_string()).live_of("asyncactors", &namespace, &name),
         said: Said::new(

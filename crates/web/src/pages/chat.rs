@@ -42,7 +42,7 @@ struct Page {
     head: Head,
     /// Reason why it may not answer.
     note: String,
-    can_be_asked: bool,
+    accepts_questions: bool,
     /// Name of the model in requests.
     served: String,
     /// Instruction for the model that precedes the chat.
@@ -217,7 +217,7 @@ fn page(
             served: served_name(md),
             system: sent.get("system").unwrap_or_default().to_owned(),
             temperature: sent.get("temperature").unwrap_or_default().to_owned(),
-            can_be_asked: access.is_some(),
+            accepts_questions: access.is_some(),
             history: serde_json::to_string(&history).unwrap_or_default(),
             talk,
             fault,

@@ -18,7 +18,7 @@ use runway_operator::clock;
 
 use super::deployments::Row;
 use super::entries::{Entry, of_condition, of_condition_once, of_event};
-use super::objects::{self, Asked, Objects};
+use super::objects::{self, Objects, Selected};
 use crate::guard::{Asker, Of};
 use crate::history::Chart;
 use crate::moment::Moment;
@@ -95,7 +95,7 @@ struct Yaml {
 }
 
 /// The page.
-pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(selected): Query<Selected>) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -110,7 +110,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
     let why = providers.ok().map(|providers| why::explain(&md, &providers, now));
     let mut once = Once::default();
     once.is_new(&message(&view.md));
-    let objects = objects::of(&session.view, tree, &asked, &mut once).await;
+    let objects = objects::of(&session.view, tree, &selected, &mut once).await;
     refusal::html(&detail(&session, &view, objects, why, once, now))
 }
 

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use runway_api::{ModelDeployment, Phase};
 use runway_operator::clock;
 
-use super::list::{Asked, List, Listed};
+use super::list::{Filter, List, Listed};
 use crate::guard::Asker;
 use crate::moment::Moment;
 use crate::page::{Shell, mood};
@@ -72,11 +72,11 @@ struct Page {
 }
 
 /// The page.
-pub async fn show(Asker(session): Asker, Query(asked): Query<Asked>) -> Response {
+pub async fn show(Asker(session): Asker, Query(filter): Query<Filter>) -> Response {
     let seen = session.view.deployments().await;
     let mut shell = Shell::new(&session, "deployments", "Models").live("modeldeployments");
     shell.note("ModelDeployments", &seen);
-    let list = List::new("/deployments", seen.items, asked);
+    let list = List::new("/deployments", seen.items, filter);
     let now = clock::now();
     refusal::html(&Page {
         shell,

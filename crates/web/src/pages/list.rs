@@ -13,7 +13,7 @@ const ROWS: usize = 100;
 /// Filter and order of a list.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Asked {
+pub struct Filter {
     /// Part of a name or of another text of a row.
     pub q: String,
     /// Namespace filter.
@@ -45,7 +45,7 @@ pub struct List<K> {
     /// Path of the list.
     pub path: &'static str,
     /// Filter and order; its page exists.
-    pub asked: Asked,
+    pub filter: Filter,
     /// Number of the first row, from 1.
     pub first: usize,
     /// Number of the last row.
@@ -64,19 +64,19 @@ pub struct List<K> {
 
 impl<K: Listed> List<K> {
     /// The requested page of a list.
-    pub fn new(path: &'static str, all: Vec<Arc<K>>, asked: Asked) -> Self {
+    pub fn new(path: &'static str, all: Vec<Arc<K>>, filter: Filter) -> Self {
         let namespaces = all.iter().filter_map(|item| item.namespace()).collect();
         let phases = all.iter().map(|item| item.phase()).collect();
         let count = all.len();
-        let found = choose(all, &asked);
+        let found = choose(all, &filter);
         let pages = found.len().div_ceil(ROWS).max(1);
-        let page = asked.page.clamp(1, pages);
+        let page = filter.page.clamp(1, pages);
         let before = (page - 1) * ROWS;
         let number = found.len();
         let items: Vec<Arc<K>> = found.into_iter().skip(before).take(ROWS).collect();
         Self {
             path,
-            asked: Asked { page, ..asked },
+            filter: Filter { page, ..filter },
             first: before + 1,
             last: before + items.len(),
             items,
@@ -93,9 +93,9 @@ impl<K: Listed> List<K> {
         let mut query = form_urlencoded::Serializer::new(String::new());
         let page = page.to_string();
         let fields = [
-            ("q", self.asked.q.as_str()),
-            ("namespace", &self.asked.namespace),
-            ("phase", &self.asked.phase),
+            ("q", self.filter.q.as_str()),
+            ("namespace", &self.filter.namespace),
+            ("phase", &self.filter.phase),
             ("sort", sort),
             ("page", &page),
         ];
@@ -107,7 +107,7 @@ impl<K: Listed> List<K> {
 
     /// Order of a column, as `aria-sort` has it.
     pub fn sorted(&self, by: &str) -> &'static str {
-        match (self.asked.sort.as_str(), by) {
+        match (self.filter.sort.as_str(), by) {
             ("phase", "phase") | ("", "name") => "ascending",
             ("age", "age") => "descending",
             (sort, "name") if !["phase", "age"].contains(&sort) => "ascending",
@@ -116,15 +116,15 @@ impl<K: Listed> List<K> {
     }
 }
 
-fn choose<K: Listed>(all: Vec<Arc<K>>, asked: &Asked) -> Vec<Arc<K>> {
-    let words: Vec<String> = asked.q.split_whitespace().map(str::to_lowercase).collect();
+fn choose<K: Listed>(all: Vec<Arc<K>>, filter: &Filter) -> Vec<Arc<K>> {
+    let words: Vec<String> = filter.q.split_whitespace().map(str::to_lowercase).collect();
     let mut found: Vec<Arc<K>> = all
         .into_iter()
-        .filter(|item| asked.namespace.is_empty() || item.namespace().is_some_and(|n| n == asked.namespace))
-        .filter(|item| asked.phase.is_empty() || item.phase() == asked.phase)
+        .filter(|item| filter.namespace.is_empty() || item.namespace().is_some_and(|n| n == filter.namespace))
+        .filter(|item| filter.phase.is_empty() || item.phase() == filter.phase)
         .filter(|item| words.is_empty() || holds(item.as_ref(), &words))
         .collect();
-    match asked.sort.as_str() {
+    match filter.sort.as_str() {
         "phase" => found.sort_by_key(|item| item.urgency()),
         "age" => found.sort_by_key(|item| Reverse(item.creation_timestamp().map(|t| t.0))),
         _ => {}
@@ -159,28 +159,31 @@ mod tests {
     fn words_filter_and_phases_sort_by_urgency() {
         let all = vec![md("a", Phase::Running), md("b", Phase::Failed), md("c", Phase::Pending)];
         let names =
-            |asked: &Asked| -> Vec<String> { choose(all.clone(), asked).iter().map(|m| m.name_any()).collect() };
-        let asked = |q: &str, phase: &str, sort: &str| Asked {
+            |filter: &Filter| -> Vec<String> { choose(all.clone(), filter).iter().map(|m| m.name_any()).collect() };
+        let filter = |q: &str, phase: &str, sort: &str| Filter {
             q: q.to_owned(),
             phase: phase.to_owned(),
             sort: sort.to_owned(),
-            ..Asked::default()
+            ..Filter::default()
         };
-        assert_eq!(names(&asked("", "", "phase")), ["b", "c", "a"]);
-        assert_eq!(names(&asked("LLAMA vllm", "Failed", "")), ["b"]);
-        assert_eq!(names(&asked("nothing", "", "")), [""; 0]);
+        assert_eq!(names(&filter("", "", "phase")), ["b", "c", "a"]);
+        assert_eq!(names(&filter("LLAMA vllm", "Failed", "")), ["b"]);
+        assert_eq!(names(&filter("nothing", "", "")), [""; 0]);
     }
 
     #[test]
     fn page_behind_the_last_is_the_last() {
         let all: Vec<_> = (0..=ROWS).map(|n| md(&format!("m{n:03}"), Phase::Running)).collect();
-        let asked = Asked {
+        let filter = Filter {
             page: 9,
             q: "m".to_owned(),
-            ..Asked::default()
+            ..Filter::default()
         };
-        let list = List::new("/deployments", all, asked);
-        assert_eq!((list.asked.page, list.first, list.last, list.found), (2, 101, 101, 101));
+        let list = List::new("/deployments", all, filter);
+        assert_eq!(
+            (list.filter.page, list.first, list.last, list.found),
+            (2, 101, 101, 101)
+        );
         assert_eq!(list.link("age", 1), "/deployments?q=m&sort=age&page=1");
     }
 }

@@ -29,7 +29,7 @@ const LINES: i64 = 500;
 
 /// Selected log.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct Asked {
+pub struct Selected {
     /// The pod; empty: the first.
     #[serde(default)]
     pod: String,
@@ -54,7 +54,7 @@ struct Voice {
 struct Page {
     shell: Shell,
     head: Head,
-    asked: Asked,
+    selected: Selected,
     pods: Vec<String>,
     voice: Option<Voice>,
     text: String,
@@ -65,7 +65,7 @@ struct Page {
 }
 
 /// The page.
-pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
+pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(selected): Query<Selected>) -> Response {
     let md = match find(&session, &namespace, &name).await {
         Ok(md) => md,
         Err(response) => return response,
@@ -78,12 +78,12 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
         text: String::new(),
         follow: String::new(),
         trouble: String::new(),
-        asked,
+        selected,
     };
     match pods(&session, &namespace, name.clone()).await {
         Ok(pods) => {
             page.pods = pods.iter().map(ResourceExt::name_any).collect();
-            page.voice = voice(&pods, &page.asked);
+            page.voice = voice(&pods, &page.selected);
         }
         Err(error) => page.trouble = chain(&error),
     }
@@ -91,7 +91,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
         let params = LogParams {
             container: Some(voice.container.clone()),
             tail_lines: Some(LINES),
-            previous: page.asked.previous,
+            previous: page.selected.previous,
             ..LogParams::default()
         };
         match api(&session, &namespace).logs(&voice.pod, &params).await {
@@ -99,7 +99,7 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
             Err(kube::Error::Api(status)) => page.trouble.clone_from(&status.message),
             Err(error) => page.trouble = chain(&error),
         }
-        if page.trouble.is_empty() && !page.asked.previous {
+        if page.trouble.is_empty() && !page.selected.previous {
             let mut query = form_urlencoded::Serializer::new(String::new());
             query
                 .append_pair("pod", &voice.pod)
@@ -111,9 +111,9 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of, Query(asked
 }
 
 /// The end of a log and what follows, as it is written.
-pub async fn follow(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
+pub async fn follow(Asker(session): Asker, Of { namespace, name }: Of, Query(selected): Query<Selected>) -> Response {
     let voice = match pods(&session, &namespace, name.clone()).await {
-        Ok(pods) => voice(&pods, &asked),
+        Ok(pods) => voice(&pods, &selected),
         Err(error) => return (super::actions::status(&error), chain(&error)).into_response(),
     };
     let Some(voice) = voice else {
@@ -150,13 +150,13 @@ async fn pods(session: &Session, namespace: &Namespace, name: Name) -> Result<Ve
 }
 
 /// The selected pod and container, or the first.
-fn voice(pods: &[Pod], asked: &Asked) -> Option<Voice> {
+fn voice(pods: &[Pod], selected: &Selected) -> Option<Voice> {
     let pod = pods
         .iter()
-        .find(|pod| pod.name_any() == asked.pod)
+        .find(|pod| pod.name_any() == selected.pod)
         .or_else(|| pods.first())?;
     let known = pods::containers(pod, None, true).unwrap_or_default();
-    let given = Some(asked.container.as_str()).filter(|given| known.iter().any(|name| name == given));
+    let given = Some(selected.container.as_str()).filter(|given| known.iter().any(|name| name == given));
     Some(Voice {
         pod: pod.name_any(),
         container: pods::containers(pod, given, false).ok()?.into_iter().next()?,

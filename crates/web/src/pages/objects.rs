@@ -23,7 +23,7 @@ const MAX_EVENTS: usize = 20;
 
 /// Selected pod.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct Asked {
+pub struct Selected {
     /// Name of the pod; empty for none.
     #[serde(default)]
     pod: String,
@@ -79,9 +79,9 @@ impl Boxes<'_> {
 }
 
 /// The objects of a page, with a chosen pod if it is one of them. Texts that the page has shown are omitted.
-pub async fn of(view: &SessionView, mut tree: Tree, asked: &Asked, once: &mut Once) -> Objects {
+pub async fn of(view: &SessionView, mut tree: Tree, selected: &Selected, once: &mut Once) -> Objects {
     silence(&mut tree.root, once);
-    let chosen = match asked.pod.parse::<Name>() {
+    let chosen = match selected.pod.parse::<Name>() {
         Ok(pod) if holds(&tree.root, &pod) => match tree.namespace.parse() {
             Ok(namespace) => Some(chosen(view, &namespace, pod).await),
             Err(_) => None,

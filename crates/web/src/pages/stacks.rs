@@ -11,7 +11,7 @@ use runway_operator::clock;
 
 use super::entries::{Entry, amiss, of_condition_once};
 use super::list::{self, List, Listed};
-use super::objects::{self, Asked, Objects};
+use super::objects::{self, Objects, Selected};
 use super::overview::stack_state;
 use crate::guard::{Asker, Of};
 use crate::moment::Moment;
@@ -100,11 +100,11 @@ impl Listed for LlamaStackDistribution {
 }
 
 /// The list.
-pub async fn show(Asker(session): Asker, Query(asked): Query<list::Asked>) -> Response {
+pub async fn show(Asker(session): Asker, Query(filter): Query<list::Filter>) -> Response {
     let seen = session.view.distributions().await;
     let mut shell = Shell::new(&session, "stacks", "Llama Stack").live("llamastackdistributions");
     shell.note("LlamaStackDistributions", &seen);
-    let list = List::new("/stacks", seen.items, asked);
+    let list = List::new("/stacks", seen.items, filter);
     let now = clock::now();
     refusal::html(&Stacks {
         shell,
@@ -115,7 +115,7 @@ pub async fn show(Asker(session): Asker, Query(asked): Query<list::Asked>) -> Re
 }
 
 /// One of them.
-pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked): Query<Asked>) -> Response {
+pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(selected): Query<Selected>) -> Response {
     let Some(found) = session.view.distribution(&namespace, &name).await else {
         return refusal::absent("LlamaStackDistribution");
     };
@@ -125,7 +125,7 @@ pub async fn one(Asker(session): Asker, Of { namespace, name }: Of, Query(asked)
     let shown = stack(&found, now);
     let mut once = Once::default();
     once.is_new(&shown.message);
-    let objects = objects::of(&session.view, tree, &asked, &mut once).await;
+    let objects = objects::of(&session.view, tree, &selected, &mut once).await;
     refusal::html(&One {
         shell: Shell::new(&session, "stacks", name.to_string()).live_of("llamastackdistributions", &namespace, &name),
         said: Said::new(

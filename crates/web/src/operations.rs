@@ -1,13 +1,13 @@
 //! Actions of requests, for the audit log.
 
 use axum::http::Method;
-use runway_operator::audit::{Deed, bounded};
+use runway_operator::audit::{Operation, bounded};
 
 use crate::oidc::CALLBACK;
 use crate::pages::actions::PARTS;
 
 /// Action and object of a request. `None` if it only reads.
-pub fn describe(method: &Method, path: &str) -> Option<Deed> {
+pub fn describe(method: &Method, path: &str) -> Option<Operation> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (action, [part, namespace, name]) = match (method.as_str(), parts.as_slice()) {
         ("POST", ["login"]) => ("sign-in", [""; 3]),
@@ -29,7 +29,7 @@ pub fn describe(method: &Method, path: &str) -> Option<Deed> {
         _ => ("other", [""; 3]),
     };
     let kind = PARTS.into_iter().find(|(known, ..)| *known == part);
-    Some(Deed {
+    Some(Operation {
         action,
         kind: kind.map_or("", |(_, _, kind)| kind.as_str()),
         namespace: bounded(namespace),
@@ -56,10 +56,14 @@ mod tests {
     #[test]
     fn forms_and_payloads_are_in_the_audit_log() {
         let of = |method: Method, path: &str| {
-            describe(&method, path)
-                .map(|deed| format!("{} {} {}/{}", deed.action, deed.kind, deed.namespace, deed.name))
+            describe(&method, path).map(|operation| {
+                format!(
+                    "{} {} {}/{}",
+                    operation.action, operation.kind, operation.namespace, operation.name
+                )
+            })
         };
-        for (path, deed) in [
+        for (path, operation) in [
             ("/login", "sign-in  /"),
             ("/logout", "sign-out  /"),
             ("/new", "create ModelDeployment /"),
@@ -76,7 +80,7 @@ mod tests {
             ("/actors/a/b/dead-letters/delete", "delete-dead-letters AsyncActor a/b"),
             ("/anything", "other  /"),
         ] {
-            assert_eq!(of(Method::POST, path).as_deref(), Some(deed), "{path}");
+            assert_eq!(of(Method::POST, path).as_deref(), Some(operation), "{path}");
         }
         let read = of(Method::GET, "/actors/a/b/dead-letters/show");
         assert_eq!(read.as_deref(), Some("read-dead-letters AsyncActor a/b"));

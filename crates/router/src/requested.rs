@@ -13,7 +13,7 @@ const LONGEST: usize = 1024;
 
 /// The model that a request names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct Requested {
     /// Name of the model.
     pub model: String,
     /// First and last byte of the name, with its quotes.
@@ -36,7 +36,7 @@ pub enum Error {
     TooLong(usize),
 }
 
-impl Asked {
+impl Requested {
     /// Reads the name in a body.
     ///
     /// # Errors
@@ -82,15 +82,15 @@ mod tests {
     use super::*;
 
     fn renamed(body: &'static str, name: &str) -> String {
-        let asked = Asked::read(body.as_bytes()).unwrap();
-        let mut whole = asked.renamed(&Bytes::from_static(body.as_bytes()), name);
+        let requested = Requested::read(body.as_bytes()).unwrap();
+        let mut whole = requested.renamed(&Bytes::from_static(body.as_bytes()), name);
         String::from_utf8(whole.copy_to_bytes(whole.remaining()).to_vec()).unwrap()
     }
 
     #[test]
     fn only_the_name_of_the_model_changes() {
         let body = r#" {"messages": [{"model": "inner"}], "model" : "a\/b", "x": 1e2} "#;
-        assert_eq!(Asked::read(body.as_bytes()).unwrap().model, "a/b");
+        assert_eq!(Requested::read(body.as_bytes()).unwrap().model, "a/b");
         let expected = r#" {"messages": [{"model": "inner"}], "model" : "it\"s", "x": 1e2} "#;
         assert_eq!(renamed(body, "it\"s"), expected);
         assert_eq!(
@@ -117,14 +117,17 @@ mod tests {
             r#"{"model":"a","model":"b"}"#,
             "{\"model\":\"\u{0}\"}",
         ] {
-            assert!(Asked::read(body.as_bytes()).is_err(), "{body}");
+            assert!(Requested::read(body.as_bytes()).is_err(), "{body}");
         }
         for body in [r#"{"model":null}"#, r#"{"model":1}"#, r#"{"model":["a"]}"#] {
-            assert!(matches!(Asked::read(body.as_bytes()), Err(Error::NotAName)), "{body}");
+            assert!(
+                matches!(Requested::read(body.as_bytes()), Err(Error::NotAName)),
+                "{body}"
+            );
         }
-        assert!(Asked::read(b"{\"model\":\"\xff\"}").is_err());
+        assert!(Requested::read(b"{\"model\":\"\xff\"}").is_err());
         let long = format!(r#"{{"model":"{}"}}"#, "a".repeat(LONGEST + 1));
-        let error = Asked::read(long.as_bytes()).unwrap_err();
+        let error = Requested::read(long.as_bytes()).unwrap_err();
         assert!(
             matches!(error, Error::TooLong(_)) && error.to_string().len() < 200,
             "{error}"
