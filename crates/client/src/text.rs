@@ -1,12 +1,14 @@
 //! Formatting: documents as YAML or JSON, durations, colors, tables.
 
+use std::io;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Style};
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use jiff::Timestamp;
 use runway_api::Tone;
 use serde::Serialize;
+use terminal_size::Width;
 
 /// Format of documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -112,10 +114,21 @@ pub fn since(then: Timestamp, now: Timestamp) -> String {
     age(Duration::try_from(now.duration_since(then)).unwrap_or_default())
 }
 
-/// A table without lines, as kubectl makes them.
+/// A table without lines, as kubectl makes them. On a terminal, long cells are wrapped within their columns; a pipe or a file gets
+/// one line for each row.
 pub fn table(header: &[&str]) -> Table {
+    let terminal = terminal_size::terminal_size_of(io::stdout());
+    table_of_width(header, terminal.map(|(Width(columns), _)| columns))
+}
+
+fn table_of_width(header: &[&str], columns: Option<u16>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
+    if let Some(columns) = columns {
+        table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(columns);
+    }
     table
 }
 
@@ -233,6 +246,28 @@ mod tests {
         ];
         for (seconds, text) in cases {
             assert_eq!(age(Duration::from_secs(seconds)), text);
+        }
+    }
+
+    #[test]
+    fn long_cells_are_wrapped_on_a_terminal_only() {
+        let message = "cannot pull image registry.example/vllm:0.18: the registry requires credentials; add a Secret of type \
+                       kubernetes.io/dockerconfigjson and name it in spec.imagePullSecrets";
+        let screen = |columns| {
+            let mut table = table_of_width(&["NAME", "PHASE", "MESSAGE"], columns);
+            table.add_row(["gemma", "Failed", message]);
+            aligned(&table)
+        };
+        assert_eq!(screen(None).lines().count(), 2);
+        for columns in [60, 80, 200] {
+            let shown = screen(Some(columns));
+            assert!(
+                shown.lines().all(|line| line.chars().count() <= usize::from(columns)),
+                "{shown}"
+            );
+            let cell = |line: &str| line.chars().skip(shown.find("MESSAGE").unwrap()).collect::<String>();
+            let words: Vec<String> = shown.lines().skip(1).map(|line| cell(line).trim().to_owned()).collect();
+            assert_eq!(words.join(" "), message, "{shown}");
         }
     }
 
