@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use common::{PATIENCE, expect, inventory, nothing_stays, run, text};
+use common::{PATIENCE, expect, inventory, nothing_stays, run, spawn, text};
 use http::Request;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service};
@@ -18,9 +18,10 @@ use kube::{Api, Client, Config, ResourceExt};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, labels};
 use runway_client::manifests::{NAMESPACE, Release, console};
-use runway_testbed::engine::LlamaServer;
+use runway_testbed::engine::{LlamaServer, SENTENCE};
 use runway_testbed::{Node, Options, eventually, node, programs};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ready_pods_from_our_own_images_serve_an_example_and_go_without_a_trace() -> Result<()> {
@@ -40,6 +41,7 @@ async fn ready_pods_from_our_own_images_serve_an_example_and_go_without_a_trace(
     an_example_runs(&node, &client).await?;
     expect(&run(&admin, &["top", "hello"]).await?, 0, "hello  1/1   llama.cpp  0")?;
     expect(&run(&admin, &["provider", "list"]).await?, 0, "direct    v")?;
+    proxy_leads_a_local_program_to_the_model(&admin).await?;
     a_leader_that_ends_hands_over_and_one_that_is_killed_is_followed(&node, &client).await?;
     expect(
         &run(&admin, &["controller", "status"]).await?,
@@ -144,6 +146,28 @@ async fn runs(models: &Api<ModelDeployment>, name: &str) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+async fn proxy_leads_a_local_program_to_the_model(admin: &Path) -> Result<()> {
+    let mut proxy = spawn(admin, &["proxy", "hello"])?;
+    let out = proxy.stdout.take().context("no stdout")?;
+    let line = BufReader::new(out).lines().next_line().await?;
+    let line = line.context("no line to export")?;
+    let settings = line.strip_prefix("export OPENAI_BASE_URL=").context(line.clone())?;
+    let (url, key) = settings.split_once("/v1 OPENAI_API_KEY=").context(line.clone())?;
+    let openai = Client::try_from(Config::new(url.parse()?))?;
+    let question = json!({ "messages": [{ "role": "user", "content": "Hello" }] }).to_string();
+    let ask = |key: &str| {
+        Request::post("/v1/chat/completions")
+            .header("authorization", format!("Bearer {key}"))
+            .header("content-type", "application/json")
+            .body(question.clone().into_bytes())
+    };
+    let answer: Value = serde_json::from_str(&openai.request_text(ask(key)?).await?)?;
+    ensure!(answer["choices"][0]["message"]["content"] == SENTENCE, "{answer}");
+    let refused = openai.send(ask("guessed")?.map(Body::from)).await?;
+    ensure!(refused.status() == 401, "{refused:?}");
+    Ok(())
 }
 
 /// A pod that receives SIGTERM releases its Lease. After SIGKILL, the Lease must expire.

@@ -13,6 +13,7 @@ use kube::{Api, Client, ResourceExt};
 pub use runway_testbed::PATIENCE;
 use runway_testbed::eventually;
 use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
 
 /// Every object in the cluster, by kind, namespace and name, without those that the control plane creates for itself.
 pub async fn inventory(client: &Client) -> Result<BTreeSet<String>> {
@@ -58,7 +59,17 @@ pub async fn run(kubeconfig: &Path, args: &[&str]) -> Result<Output> {
 }
 
 pub async fn run_with(kubeconfig: &Path, args: &[&str], input: &str) -> Result<Output> {
-    let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubeairunway"))
+    let mut child = spawn(kubeconfig, args)?;
+    let mut stdin = child.stdin.take().context("no stdin")?;
+    // A command that does not prompt does not read its input.
+    let _ = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    Ok(child.wait_with_output().await?)
+}
+
+/// Starts the command, which is killed with its handle.
+pub fn spawn(kubeconfig: &Path, args: &[&str]) -> Result<Child> {
+    Ok(Command::new(env!("CARGO_BIN_EXE_kubeairunway"))
         .arg("--kubeconfig")
         .arg(kubeconfig)
         .args(args)
@@ -66,12 +77,7 @@ pub async fn run_with(kubeconfig: &Path, args: &[&str], input: &str) -> Result<O
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
-        .spawn()?;
-    let mut stdin = child.stdin.take().context("no stdin")?;
-    // A command that does not prompt does not read its input.
-    let _ = stdin.write_all(input.as_bytes()).await;
-    drop(stdin);
-    Ok(child.wait_with_output().await?)
+        .spawn()?)
 }
 
 pub fn text(output: &Output) -> String {
