@@ -94,6 +94,8 @@ async fn objects_of_a_cluster_are_shown() -> Result<()> {
 
     paused_and_resumed(&admin, &client).await?;
     deployed(&admin, &client, &cluster.dir).await?;
+    let outside = run(&admin, &["controller", "status"]).await?;
+    expect(&outside, 1, "but controllers outside of it")?;
     used_like_kubectl(&admin, &client, &cluster.dir).await?;
 
     // What a cluster gives is what the commands take as a file.

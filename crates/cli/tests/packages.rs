@@ -1,6 +1,8 @@
 //! The same objects by every way of installing: `deploy/install.yaml`, kustomize, Helm, and the command itself. Helm and
 //! kustomize are the real ones.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -557,6 +559,8 @@ async fn kustomize_installs_into_any_namespace() -> Result<()> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.admin_client().await?);
     let policy = policies.get(manifests::confinement::POLICY).await?;
     ensure!(policy.namespace().is_none());
+    let status = common::run(&cluster.admin()?, &["controller", "status"]).await?;
+    common::expect(&status, 1, "ai-platform/kubeairunway-controller")?;
     cluster.stop().await
 }
 

@@ -57,6 +57,12 @@ pub enum Error {
     /// The control plane is not installed.
     #[error("the control plane is not installed in this cluster: to install it, run: kubeairunway controller install")]
     NotInstalled,
+    /// Only providers are there, whose controllers run outside of the cluster.
+    #[error(
+        "the control plane is not installed in this cluster, but controllers outside of it, such as those of cargo xtask up, report for {}: to see them, run: kubeairunway provider list",
+        .0.join(", ")
+    )]
+    Outside(Vec<String>),
     /// Helm has installed the control plane into another namespace.
     #[error(
         "the control plane is installed in namespace '{0}', by Helm: change it there, such as with helm upgrade -n {0}. Nothing was changed"

@@ -24,7 +24,7 @@ pub async fn status(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<An
     Survey::of(cluster, terminal).await?;
     let found = deployments(cluster).await?;
     if !found.iter().any(|d| d.name_any() == labels::CORE_MANAGER) {
-        return Err(Error::NotInstalled);
+        return Err(missing(cluster).await);
     }
     let mut rows = table(&["COMPONENT", "VERSION", "NAMESPACES", "STATE"]);
     for deployment in &found {
@@ -40,6 +40,22 @@ pub async fn status(cluster: &Cluster, terminal: &mut Terminal<'_>) -> Result<An
         failed: !found.iter().all(wait::is_ready),
         ..Answer::default()
     })
+}
+
+/// Error for a cluster without a Deployment of the core. Providers that report to it all the same run elsewhere.
+async fn missing(cluster: &Cluster) -> Error {
+    let registered = cluster.configs().await.unwrap_or_default();
+    let reports = |config: &InferenceProviderConfig| config.status.as_ref().is_some_and(|s| s.last_heartbeat.is_some());
+    let outside: Vec<String> = registered
+        .iter()
+        .filter(|c| reports(c))
+        .map(ResourceExt::name_any)
+        .collect();
+    if outside.is_empty() {
+        Error::NotInstalled
+    } else {
+        Error::Outside(outside)
+    }
 }
 
 /// `provider list`: built-in providers, installed or not, and registered third-party providers.
