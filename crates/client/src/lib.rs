@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | `manifests/` | the installation: components and their objects | [`manifests`] |
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
-//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`top`] |
 //! | `fit/` | whether planned pods fit on the nodes of a cluster | [`fit`] |
+//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`fit_report`], [`top`] |
 //! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
 //!
@@ -30,5 +30,6 @@ pub use live::{access, asya_gateway, cluster, components, diff, fitting, operate
 pub use offline::render::render;
 pub use offline::{deploy, documents, provider_kit, render, state, validate, why};
 pub use view::{
-    change, chat, depth, endpoint, events, get, held, jsonpath, messages, pods, providers, status, top, tree,
+    change, chat, depth, endpoint, events, fit_report, get, held, jsonpath, messages, pods, providers, status, top,
+    tree,
 };

@@ -17,10 +17,10 @@ use runway_client::diagnostic::{Diagnostic, Level, one_line};
 use runway_client::diff::{self, MANAGER};
 use runway_client::documents::Documents;
 use runway_client::fit::{self, Verdict};
-use runway_client::fitting;
 use runway_client::state::State;
 use runway_client::target::{Kind, Target};
 use runway_client::text;
+use runway_client::{fit_report, fitting};
 use runway_core::providers::Providers;
 use runway_operator::client::ClientArgs;
 use runway_operator::clock;
@@ -349,7 +349,7 @@ async fn check_fit(
     }
     let data = match args.output {
         Some(format) => text::documents(&reports, format)?,
-        None => answer::screens(reports.iter().map(fit::screen)),
+        None => answer::screens(reports.iter().map(fit_report::screen)),
     };
     let mut answer = Answer::new(data, said);
     let worst = reports.iter().map(|report| report.verdict).max();

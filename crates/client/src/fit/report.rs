@@ -1,7 +1,6 @@
 //! The report for users: a verdict for each group of pods, and the estimated memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -15,8 +14,6 @@ use super::memory::{self, Estimate};
 use super::nodes::{Devices, Snapshot, memory_label};
 use super::pod::Ask;
 use super::schedule::{Outcome, Verdict, decide, takers};
-use crate::diagnostic::one_line;
-use crate::text;
 
 /// Share of a GPU's memory that vLLM uses by default (`gpu-memory-utilization`).
 const GPU_SHARE: f64 = 0.9;
@@ -369,80 +366,6 @@ pub fn obstacles(report: &Report) -> Vec<String> {
     let pods = unfit.map(|group| format!("the pods of {} do not fit: {}", group.name, group.message));
     let memory = report.memory.iter().filter(|memory| memory.exceeds);
     pods.chain(memory.flat_map(|memory| memory.findings.clone())).collect()
-}
-
-/// The report as text.
-pub fn screen(report: &Report) -> String {
-    let mut screen = format!("{}/{}: ", report.namespace, report.name);
-    // Writing to a String does not fail.
-    let _ = writeln!(
-        screen,
-        "{}",
-        match report.verdict {
-            Verdict::Yes => "the pods fit",
-            Verdict::No => "the pods do not fit",
-            Verdict::Unknown => "not known whether the pods fit",
-        }
-    );
-    if !report.pods.is_empty() {
-        let mut table = text::table(&["PODS", "REPLICAS", "REQUESTS", "FIT", "NODES", "ROOM"]);
-        for group in &report.pods {
-            let requests: Vec<String> = group
-                .requests
-                .iter()
-                .map(|(name, amount)| format!("{name} {amount}"))
-                .collect();
-            table.add_row([
-                text::cell(&group.name),
-                group.replicas.to_string(),
-                if requests.is_empty() {
-                    "none".to_owned()
-                } else {
-                    text::cell(&requests.join(", "))
-                },
-                group.verdict.as_str().to_owned(),
-                format!("{}/{}", group.nodes, group.all_nodes),
-                group.room.to_string(),
-            ]);
-        }
-        screen.push_str(&text::aligned(&table));
-    }
-    for group in &report.pods {
-        if !group.message.is_empty() {
-            let _ = writeln!(screen, "{}: {}", one_line(&group.name), one_line(&group.message));
-        }
-        for reason in &group.unknown {
-            let _ = writeln!(screen, "{}: unknown: {}", one_line(&group.name), one_line(reason));
-        }
-    }
-    if let Some(memory) = &report.memory {
-        let estimate = &memory.estimate;
-        let _ = writeln!(
-            screen,
-            "memory: about {} for each replica: weights {}, KV cache {}, overhead {}",
-            gib(memory.total),
-            gib(estimate.weights),
-            gib(estimate.kv_cache),
-            gib(estimate.overhead)
-        );
-        for input in &estimate.inputs {
-            let _ = writeln!(
-                screen,
-                "  {}: {} ({})",
-                input.input,
-                one_line(&input.value),
-                input.source
-            );
-        }
-        for finding in &memory.findings {
-            let mark = if memory.exceeds { "warning" } else { "note" };
-            let _ = writeln!(screen, "{mark}: {}", one_line(finding));
-        }
-    }
-    for note in &report.notes {
-        let _ = writeln!(screen, "note: {}", one_line(note));
-    }
-    screen
 }
 
 #[cfg(test)]

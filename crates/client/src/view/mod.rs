@@ -5,6 +5,7 @@ pub mod chat;
 pub mod depth;
 pub mod endpoint;
 pub mod events;
+pub mod fit_report;
 pub mod get;
 pub mod held;
 pub mod jsonpath;
