@@ -6,6 +6,7 @@ use clap::Args;
 use jiff::SignedDuration;
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::provider_kit::{self, Build, Check, Checked, Distribution, Serve};
+use runway_client::text::visible;
 
 use crate::answer::{Answer, Error};
 
@@ -202,7 +203,7 @@ fn config_file(text: &str) -> Result<(String, PathBuf), String> {
 
 fn answer(checked: Checked) -> Answer {
     let failed = checked.failure.is_some();
-    let mut lines = checked.lines;
+    let mut lines: Vec<String> = checked.lines.iter().map(|line| visible(line)).collect();
     lines.extend(checked.failure.map(|message| format!("\n{message}")));
     let talk = failed.then(|| Diagnostic {
         level: Level::Error,
@@ -214,5 +215,23 @@ fn answer(checked: Checked) -> Answer {
         talk: talk.into_iter().collect(),
         failed,
         code: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_servers_do_not_reach_the_terminal() {
+        let line = |text: &str| {
+            answer(Checked {
+                lines: vec![text.to_owned()],
+                failure: None,
+            })
+            .data
+        };
+        assert_eq!(line("server 0.7\u{1b}[2J: healthy"), "server 0.7\u{fffd}[2J: healthy\n");
+        assert_eq!(line("answer: one\n\ttwo"), "answer: one\n\ttwo\n");
     }
 }

@@ -48,7 +48,7 @@ pub enum Distribution {
 /// Result of [`check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Completed steps, one line each, with their warnings.
+    /// Completed steps, one line each, with their warnings. They contain text of providers and servers as it is.
     pub lines: Vec<String>,
     /// Message of the step that failed, as a pod would report it.
     pub failure: Option<String>,

@@ -13,7 +13,6 @@ use tokio::process::{Child, Command};
 
 use super::check::{Check, Checked, Distribution, Volumes, check, ids};
 use super::error::Error;
-use crate::text::visible;
 
 /// Time between two requests to a server that starts.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -211,7 +210,7 @@ async fn answers(input: &Serve, server: &mut Server) -> Result<Vec<String>, Fail
             why: format!("the chat completion has no text: {answer}"),
         })?;
     lines.push(format!("question to {model}: {}", input.message));
-    lines.push(format!("answer: {}", visible(said)));
+    lines.push(format!("answer: {said}"));
     Ok(lines)
 }
 
