@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use runway_client::engines::usage::{Reading, Usage};
+use runway_engines::usage::{Reading, Usage};
 
 pub fn run(data: &[u8]) {
     let readings = crate::parts::<2>(data).map(|text| Reading::of(&String::from_utf8_lossy(text)));

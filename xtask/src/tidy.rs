@@ -14,6 +14,7 @@ use crate::{book, circles, links, style, workflows};
 /// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
+    ("runway-engines", &[]),
     ("runway-http", &[]),
     ("runway-operator", &["runway-api", "runway-http"]),
     ("runway-callers", &["runway-operator"]),
@@ -56,6 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-asya-operator",
             "runway-callers",
             "runway-core",
+            "runway-engines",
             "runway-router",
             "runway-llama-stack-operator",
             "runway-operator",
@@ -70,6 +72,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-callers",
             "runway-client",
             "runway-core",
+            "runway-engines",
             "runway-http",
             "runway-operator",
             "runway-provider",
@@ -97,6 +100,7 @@ const PURE: &[&str] = &[
     "crates/client/src/offline/deploy.rs",
     "crates/client/src/target.rs",
     "crates/client/src/view",
+    "crates/engines/src",
     "crates/provider-*/src",
     "crates/asya-operator/src/plan",
     "crates/asya-operator/src/request.rs",

@@ -9,8 +9,7 @@
 //! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
 //!
-//! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`], [`quantity`] and [`engines`], the metrics of engines,
-//! are below all.
+//! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`] and [`quantity`] are below all.
 
 mod doctor;
 mod live;
@@ -18,7 +17,6 @@ mod offline;
 mod view;
 
 pub mod diagnostic;
-pub mod engines;
 pub mod fit;
 pub mod manifests;
 pub mod quantity;

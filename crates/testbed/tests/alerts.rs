@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use runway_client::engines::{ENGINES, Engine};
+use runway_engines::{ENGINES, Engine};
 use runway_operator::metrics::Metric;
 use runway_testbed::binaries;
 use serde_json::Value;

@@ -13,8 +13,8 @@ use kube::{
 use runway_api::model_deployment::Metric;
 use runway_api::{ModelDeployment, Namespace, labels};
 use runway_client::cluster::Cluster;
-use runway_client::engines::Reading;
 use runway_client::usage;
+use runway_engines::Reading;
 use runway_provider::Provider;
 use runway_provider_direct::Direct;
 use runway_testbed::apply::api_of;

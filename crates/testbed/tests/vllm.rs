@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use runway_api::ModelDeployment;
 use runway_api::model_deployment::Metric;
-use runway_client::engines::{ENGINES, Reading};
+use runway_engines::{ENGINES, Reading};
 use runway_provider::{Installed, Provider, Request};
 use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;

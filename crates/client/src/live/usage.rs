@@ -10,10 +10,10 @@ use kube::ResourceExt;
 use kube::api::{GetParams, Request};
 use runway_api::condition::shorten;
 use runway_api::{ModelDeployment, Name, Namespace};
+use runway_engines::{self as engines, Reading, Usage};
 use runway_operator::telemetry::chain;
 use tokio::sync::Semaphore;
 
-use crate::engines::{self, Reading, Usage};
 use crate::live::cluster::{Cluster, place};
 use crate::text;
 use crate::view::pods::pod_selectors;

@@ -5,10 +5,10 @@
 
 use kube::core::DynamicObject;
 use runway_api::labels;
+use runway_engines::{ENGINES, PATH, PORT_NAMES, PORT_NUMBER};
 use serde_json::{Value, json};
 
 use super::metadata::{NAMESPACE, meta, object};
-use crate::engines::{ENGINES, PATH, PORT_NAMES, PORT_NUMBER};
 
 /// Label of the series of engines: the name of the ModelDeployment.
 pub const MODEL_LABEL: &str = "modeldeployment";

@@ -1,9 +1,9 @@
 //! `kubeairunway top`: the use of models, as their engines report it. Pure.
 
 use comfy_table::Cell;
+use runway_engines::Usage;
 use serde::Serialize;
 
-use crate::engines::Usage;
 use crate::text;
 
 /// Pod of a ModelDeployment, and what was read of it.

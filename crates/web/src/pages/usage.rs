@@ -6,8 +6,8 @@ use std::sync::Arc;
 use askama::Template;
 use axum::response::Response;
 use jiff::Timestamp;
-use runway_client::engines::Usage;
 use runway_client::top;
+use runway_engines::Usage;
 use runway_operator::clock;
 
 use super::deployment::{Head, find};

@@ -157,10 +157,10 @@ mod tests {
     use super::*;
 
     /// Text of a running llama-server; those of other engines are written from their sources, and say so.
-    const LLAMACPP: &str = include_str!("../../tests/engine_metrics/llamacpp.txt");
-    const VLLM: &str = include_str!("../../tests/engine_metrics/vllm.txt");
-    const SGLANG: &str = include_str!("../../tests/engine_metrics/sglang.txt");
-    const RAY: &str = include_str!("../../tests/engine_metrics/ray.txt");
+    const LLAMACPP: &str = include_str!("../tests/metrics/llamacpp.txt");
+    const VLLM: &str = include_str!("../tests/metrics/vllm.txt");
+    const SGLANG: &str = include_str!("../tests/metrics/sglang.txt");
+    const RAY: &str = include_str!("../tests/metrics/ray.txt");
 
     fn reading(engine: &'static str, values: [Option<f64>; 4]) -> Reading {
         let [running, waiting, tokens, kv_cache] = values;
