@@ -10,12 +10,12 @@ use std::sync::{Arc, LazyLock};
 
 use kube::core::ObjectMeta;
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
-use runway_client::manifests::built_in_providers;
 use runway_client::render::plans;
 use runway_client::state::State;
 use runway_core::providers::Providers;
 use runway_core::selection::select;
 use runway_llama_stack_operator::plan::plan as plan_of_distribution;
+use runway_manifests::built_in_providers;
 use runway_provider::Provider;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

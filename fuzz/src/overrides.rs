@@ -7,7 +7,7 @@ use std::time::Duration;
 use runway_api::ModelDeployment;
 use runway_api::overrides::check;
 use runway_api::provider_config::OverrideKey;
-use runway_client::manifests::built_in_providers;
+use runway_manifests::built_in_providers;
 use runway_operator::plan::Plan;
 use runway_provider::observe::{Observed, Verification};
 use runway_provider::{Installed, Provider, plan};

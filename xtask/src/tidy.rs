@@ -51,7 +51,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["runway-api", "runway-callers", "runway-http", "runway-operator"],
     ),
     (
-        "runway-client",
+        "runway-manifests",
         &[
             "runway-api",
             "runway-asya-operator",
@@ -66,6 +66,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "runway-client",
+        &[
+            "runway-api",
+            "runway-asya-operator",
+            "runway-callers",
+            "runway-core",
+            "runway-engines",
+            "runway-llama-stack-operator",
+            "runway-manifests",
+            "runway-operator",
+            "runway-provider",
+        ],
+    ),
+    (
         "runway-web",
         &[
             "runway-api",
@@ -74,6 +88,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-core",
             "runway-engines",
             "runway-http",
+            "runway-manifests",
             "runway-operator",
             "runway-provider",
         ],
@@ -96,7 +111,7 @@ const PURE: &[&str] = &[
     "crates/core/src/selection.rs",
     "crates/core/src/admission/validate.rs",
     "crates/core/src/conversion.rs",
-    "crates/client/src/manifests",
+    "crates/manifests/src",
     "crates/client/src/offline/deploy.rs",
     "crates/client/src/target.rs",
     "crates/client/src/view",

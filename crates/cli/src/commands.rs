@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal, Read};
 
 use clap::Parser;
 use runway_client::cluster::Cluster;
-use runway_client::manifests::{self, Component, console};
 use runway_client::target::Kind;
 use runway_client::text::Look;
+use runway_manifests::{self as manifests, Component, console};
 use runway_operator::client::ClientArgs;
 
 use crate::answer::{Answer, Error};

@@ -14,8 +14,8 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use runway_api::Namespace;
 use runway_client::cluster::Cluster;
-use runway_client::manifests;
 use runway_client::target::Kind;
+use runway_manifests as manifests;
 use runway_operator::client::ClientArgs;
 
 /// Arguments of `completion`.

@@ -7,9 +7,9 @@ use kube::{Api, ResourceExt};
 use runway_client::cluster::{self, Cluster};
 use runway_client::components;
 use runway_client::diagnostic::{Diagnostic, Level};
-use runway_client::manifests;
 use runway_client::text::Format;
 use runway_client::text::{aligned, table};
+use runway_manifests as manifests;
 use runway_operator::client::ClientArgs;
 use serde::Serialize;
 

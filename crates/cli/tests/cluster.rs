@@ -41,7 +41,7 @@ async fn objects_of_a_cluster_are_shown() -> Result<()> {
     )?;
 
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    for crd in runway_client::manifests::all_crds() {
+    for crd in runway_manifests::all_crds() {
         api.create(&PostParams::default(), &crd).await?;
     }
     eventually(PATIENCE, async || {
@@ -495,7 +495,7 @@ async fn create_gemma(client: &Client) -> Result<()> {
 }
 
 fn provider() -> std::sync::Arc<dyn runway_provider::Provider> {
-    runway_client::manifests::built_in_providers().remove(0)
+    runway_manifests::built_in_providers().remove(0)
 }
 
 fn clone(documents: &Documents) -> Documents {

@@ -11,7 +11,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use runway_api::ModelDeployment;
-use runway_client::manifests;
+use runway_manifests as manifests;
 use runway_testbed::tokens::token;
 use runway_testbed::{ControlPlane, Options, PATIENCE, eventually};
 use serde::de::DeserializeOwned;

@@ -136,7 +136,7 @@ fn providers_that_need_a_gpu_say_so_themselves() {
         ("dynamo", "Dynamo requires GPU (set resources.gpu.count > 0)"),
         ("kuberay", "KubeRay requires GPU (set resources.gpu.count > 0)"),
     ] {
-        let provider = runway_client::manifests::built_in_providers()
+        let provider = runway_manifests::built_in_providers()
             .into_iter()
             .find(|p| p.name() == name)
             .unwrap();

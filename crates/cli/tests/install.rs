@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 use runway_api::{InferenceProviderConfig, ModelDeployment};
-use runway_client::manifests::{self, NAMESPACE, Release};
+use runway_manifests::{self as manifests, NAMESPACE, Release};
 use runway_testbed::apply::api_of;
 use runway_testbed::{ControlPlane, Options, eventually};
 use serde_json::{Value, json};

@@ -17,7 +17,7 @@ use kube::client::Body;
 use kube::{Api, Client, Config, ResourceExt};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests::{NAMESPACE, Release, console};
+use runway_manifests::{NAMESPACE, Release, console};
 use runway_testbed::engine::{LlamaServer, SENTENCE};
 use runway_testbed::{Node, Options, eventually, node, programs};
 use serde_json::{Value, json};

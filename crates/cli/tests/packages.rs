@@ -16,7 +16,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use runway_cli::install::kinds;
-use runway_client::manifests::{self, AGGREGATE, Release, component};
+use runway_manifests::{self as manifests, AGGREGATE, Release, component};
 use runway_testbed::apply::api_of;
 use runway_testbed::binaries::{self, Binaries};
 use runway_testbed::{ControlPlane, Options, PATIENCE, eventually};

@@ -16,7 +16,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use runway_api::ModelDeployment;
 use runway_api::model_deployment::Phase;
-use runway_client::manifests::NAMESPACE;
+use runway_manifests::NAMESPACE;
 use runway_provider::upstream::api_resource;
 use runway_provider_kaito::INFERENCE_SET;
 use runway_testbed::audit::Request;

@@ -2,7 +2,6 @@
 //!
 //! | folder | content | modules |
 //! |---|---|---|
-//! | `manifests/` | the installation: components and their objects | [`manifests`] |
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
 //! | `fit/` | whether planned pods fit on the nodes of a cluster | [`fit`] |
 //! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`fit_report`], [`top`] |
@@ -18,7 +17,6 @@ mod view;
 
 pub mod diagnostic;
 pub mod fit;
-pub mod manifests;
 pub mod quantity;
 pub mod target;
 pub mod text;

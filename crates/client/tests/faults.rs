@@ -21,9 +21,9 @@ use runway_api::labels;
 use runway_client::check::report::{self, Format};
 use runway_client::check::{self, Judgement, Level, Observed};
 use runway_client::documents::Documents;
-use runway_client::manifests::{self, Release};
 use runway_client::text::Look;
 use runway_golden::Case;
+use runway_manifests::{self as manifests, Release};
 use runway_operator::webhook::certificates::{Authorities, Lifetimes};
 use serde_json::{Value, json};
 

@@ -21,9 +21,9 @@ use runway_asya_operator::object::CONFIG_MAP;
 use runway_asya_operator::targets::{
     BENTO_DEPLOYMENT, DEPLOYMENT, INFERENCE_SERVICE, KNOWN, MODEL_DEPLOYMENT, SELDON_SERVER, STATEFUL_SET,
 };
-use runway_client::manifests::permissions::{Guarded, KINDS};
-use runway_client::manifests::{self, Component, Release, WEBHOOK_SECRET, confinement};
 use runway_llama_stack_operator::kinds;
+use runway_manifests::permissions::{Guarded, KINDS};
+use runway_manifests::{self as manifests, Component, Release, WEBHOOK_SECRET, confinement};
 use runway_operator::access::{by_scope, rule};
 use runway_operator::autoscaler::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
 use runway_operator::lease::{Election, Leadership, LeaseArgs};

@@ -20,7 +20,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests::{self, gateway, router};
+use runway_manifests::{self as manifests, gateway, router};
 use runway_router::AUDIENCE;
 use runway_testbed::pipeline::Broker;
 use runway_testbed::traffic::client::{Answer, Begun, chat, request};

@@ -20,7 +20,7 @@ use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::{Phase, ProviderStatus};
 use runway_api::{InferenceProviderConfigSpec, InferenceProviderConfigStatus, ModelDeployment, labels};
-use runway_client::manifests::{self, Identity};
+use runway_manifests::{self as manifests, Identity};
 use runway_operator::plan::Finalizer;
 use runway_provider::{ChildRef, Installed, Provider, Reading, Refusal, Request, Translation, upstream};
 use runway_provider_kaito::{INFERENCE_SET, Kaito};

@@ -14,7 +14,7 @@ use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests;
+use runway_manifests as manifests;
 use runway_provider::upstream::crd_name;
 use runway_testbed::eventually;
 use serde_json::json;

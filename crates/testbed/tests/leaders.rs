@@ -12,7 +12,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use runway_api::labels;
-use runway_client::manifests;
+use runway_manifests as manifests;
 use runway_testbed::{clocks, eventually, free_port, programs};
 use serde_json::json;
 use support::program::{Program, ready};

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use runway_client::manifests;
+use runway_manifests as manifests;
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
 use runway_testbed::{audit, eventually};
 use serde_json::json;

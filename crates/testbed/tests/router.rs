@@ -14,7 +14,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, Config};
 use runway_api::condition::{AUTOSCALER_READY, Conditions, DRY_RUN, STALLED};
 use runway_api::labels;
-use runway_client::manifests::router;
+use runway_manifests::router;
 use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
 use runway_operator::scope::Namespaces;

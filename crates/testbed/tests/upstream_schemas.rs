@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use runway_client::manifests::built_in_providers;
+use runway_manifests::built_in_providers;
 use runway_provider::upstream::{Installed, Schema, State, Upstream, crd_name, detect};
 use runway_testbed::crds::{self, minimal_crds};
 

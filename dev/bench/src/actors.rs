@@ -11,8 +11,8 @@ use kube::{Api, Client};
 use runway_api::async_actor::RUNTIME_INJECTED;
 use runway_api::condition::Conditions;
 use runway_api::{AsyncActor, labels};
-use runway_client::manifests::{self, Identity};
 use runway_dev_cluster::{self as cluster, Programs};
+use runway_manifests::{self as manifests, Identity};
 use runway_testbed::{ControlPlane, Options, crds, eventually};
 use serde_json::json;
 

@@ -13,9 +13,9 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, Pat
 use kube::{Api, Client, ResourceExt};
 use runway_api::LlamaStackDistribution;
 use runway_api::labels::llama_stack as labels;
-use runway_client::manifests::Identity;
 use runway_dev_cluster::{self as cluster, Programs};
 use runway_llama_stack_operator::kinds;
+use runway_manifests::Identity;
 use runway_testbed::audit::{Class, Request};
 use runway_testbed::{ControlPlane, Options, eventually};
 use serde_json::{Value, json};

@@ -10,8 +10,8 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use runway_api::labels;
-use runway_client::manifests::Identity;
 use runway_dev_cluster::{self as cluster, Programs};
+use runway_manifests::Identity;
 use runway_testbed::{ControlPlane, Options, eventually};
 use serde_json::json;
 

@@ -18,8 +18,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Client;
 use kube::core::DynamicObject;
 use runway_api::labels;
-use runway_client::manifests::{self, Identity, WEBHOOK_SECRET};
 use runway_dev_support::shell;
+use runway_manifests::{self as manifests, Identity, WEBHOOK_SECRET};
 use runway_operator::scope::Namespaces;
 use runway_operator::webhook::Endpoint;
 use runway_testbed::{ControlPlane, Node, crds, programs};

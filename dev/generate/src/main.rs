@@ -14,10 +14,10 @@ use clap::Parser;
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
 use runway_client::check::page;
-use runway_client::manifests::{self, Component, Release};
 use runway_dev_release::krew;
 use runway_dev_release::yaml::documents;
 use runway_dev_support::shell::root;
+use runway_manifests::{self as manifests, Component, Release};
 
 use deploy::{argocd, chart, kustomize, monitoring};
 use docs::{api, changes, command, images, metrics, permissions, reference, settings, status, versions};

@@ -11,9 +11,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use runway_client::manifests;
-use runway_client::manifests::component::{REGISTRY, TAG};
 use runway_dev_support::shell;
+use runway_manifests as manifests;
+use runway_manifests::component::{REGISTRY, TAG};
 use runway_testbed::images;
 
 use crate::sbom;
@@ -250,7 +250,7 @@ mod tests {
         ("runway-asya-operator", 266),
         // It links the operators and the model router, for the permissions that it installs; the check of Llama Stack providers
         // installs into a temporary directory (tempfile, 3 crates); answers of chats are read by sse-stream (1 crate).
-        ("runway-cli", 311),
+        ("runway-cli", 312),
     ];
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn every_program_that_is_installed_has_an_image() {
         let names: Vec<String> = programs().into_iter().map(|program| program.name).collect();
-        let components = runway_client::manifests::all_components();
+        let components = runway_manifests::all_components();
         let missing: Vec<&str> = components
             .iter()
             .map(|component| component.program.as_str())

@@ -1,7 +1,7 @@
 //! Manifest of the kubectl plugin for krew.
 
 use anyhow::Result;
-use runway_client::manifests::component::TAG;
+use runway_manifests::component::TAG;
 use serde_json::{Value, json};
 
 use crate::yaml::{HEADER, document};

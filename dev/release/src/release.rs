@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use flate2::{Compression, GzBuilder};
-use runway_client::manifests::component::{REGISTRY, TAG};
 use runway_dev_release::krew;
 use runway_dev_support::shell;
+use runway_manifests::component::{REGISTRY, TAG};
 use sha2::{Digest, Sha256};
 
 /// Checksums of all files, in the format of `sha256sum`.

@@ -17,9 +17,9 @@ use clap::Parser;
 use kube::Client;
 use kube::config::Kubeconfig;
 use runway_api::{ModelDeployment, labels};
-use runway_client::manifests::{self, Identity};
 use runway_dev_cluster::{self as cluster, Programs};
 use runway_dev_support::step;
+use runway_manifests::{self as manifests, Identity};
 use runway_operator::client::ClientArgs;
 use runway_operator::scope::Namespaces;
 

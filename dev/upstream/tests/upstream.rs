@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use runway_client::manifests;
+use runway_manifests as manifests;
 use runway_testbed::{ControlPlane, Options, Simulator, apply, crds, simulator};
 use serde_json::json;
 

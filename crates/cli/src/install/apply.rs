@@ -9,7 +9,7 @@ use runway_api::labels;
 use runway_client::change::{self, Change, Deed};
 use runway_client::cluster::Cluster;
 use runway_client::diff::MANAGER;
-use runway_client::manifests::{self, Component, Identity, Release};
+use runway_manifests::{self as manifests, Component, Identity, Release};
 use runway_operator::scope::Namespaces;
 
 use super::args::{ChangeArgs, ConsoleInstallArgs, InstallArgs, ProviderInstallArgs, Step};

@@ -12,7 +12,7 @@ use runway_operator::scope::Namespaces;
 #[derive(Debug, Args)]
 pub struct InstallArgs {
     /// Registry of the images
-    #[arg(long, value_name = "REGISTRY", default_value = runway_client::manifests::component::REGISTRY)]
+    #[arg(long, value_name = "REGISTRY", default_value = runway_manifests::component::REGISTRY)]
     pub image_registry: String,
     /// Tag of the images; the version of this command if omitted
     #[arg(long, value_name = "TAG")]

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::name::{Invalid, Namespace, Segment};
 use runway_client::documents::Documents;
-use runway_client::manifests::{self, Component};
+use runway_manifests::{self as manifests, Component};
 use runway_operator::telemetry::chain;
 use runway_provider::Provider;
 

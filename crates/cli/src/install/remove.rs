@@ -21,9 +21,9 @@ use crate::patience::Patience;
 use crate::terminal::Terminal;
 use runway_client::change;
 use runway_client::cluster::{self, Cluster, only};
-use runway_client::manifests::{self, Component, NAMESPACE, WEBHOOK_SECRET};
 use runway_client::target::Kind;
 use runway_client::text;
+use runway_manifests::{self as manifests, Component, NAMESPACE, WEBHOOK_SECRET};
 
 /// Names tell people more than numbers, up to a point.
 const MOST_NAMES: usize = 5;

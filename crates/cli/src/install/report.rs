@@ -12,8 +12,8 @@ use crate::answer::Answer;
 use crate::terminal::Terminal;
 use runway_client::cluster::Cluster;
 use runway_client::components::deployments;
-use runway_client::manifests::{self, NAMESPACE};
 use runway_client::text::{self, aligned, cell, table};
+use runway_manifests::{self as manifests, NAMESPACE};
 
 /// `controller status`: each component, in whatever namespace it is, its version, the namespaces that it watches and its pods. It fails unless the core is there
 /// and all are ready.

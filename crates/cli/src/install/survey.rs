@@ -20,10 +20,8 @@ use runway_client::change::{Change, Deed, place};
 use runway_client::cluster::{self, Cluster, only};
 use runway_client::components;
 use runway_client::documents::typed;
-use runway_client::manifests::roles::USERS;
-use runway_client::manifests::{
-    AGGREGATE, COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, PERMISSION_POLICY, Release, policy,
-};
+use runway_manifests::roles::USERS;
+use runway_manifests::{AGGREGATE, COMPONENT_LABEL, NAMESPACE, OLDEST_KUBERNETES, PERMISSION_POLICY, Release, policy};
 use serde_json::json;
 
 /// Field manager of objects from third-party manifests.

@@ -12,8 +12,8 @@ use super::Error;
 use super::survey::Survey;
 use crate::patience::Patience;
 use crate::terminal::Terminal;
-use runway_client::manifests::COMPONENT_LABEL;
 use runway_client::{pods, text};
+use runway_manifests::COMPONENT_LABEL;
 use runway_operator::kubelet;
 use serde_json::json;
 

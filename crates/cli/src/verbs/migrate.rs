@@ -30,7 +30,8 @@ use crate::answer::Answer;
 use crate::terminal::Terminal;
 use runway_client::cluster::{self, Cluster};
 use runway_client::diff::MANAGER;
-use runway_client::{manifests, text, why};
+use runway_client::{text, why};
+use runway_manifests as manifests;
 
 /// Arguments of `migrate`.
 #[derive(Debug, Args)]

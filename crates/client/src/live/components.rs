@@ -5,10 +5,10 @@ use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::labels;
+use runway_manifests::{COMPONENT_LABEL, NAMESPACE};
 
 use super::cluster::{Cluster, Error};
 use crate::diagnostic::{Diagnostic, Level};
-use crate::manifests::{COMPONENT_LABEL, NAMESPACE};
 use crate::target::Kind;
 
 /// The Deployments of the product in all namespaces, the core first. A user who may not list those gets those of the namespace of an

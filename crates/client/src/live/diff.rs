@@ -11,6 +11,7 @@ use kube::{Api, Resource, ResourceExt};
 use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, Name, Namespace, Phase, labels};
 use runway_core::autoscalers::{KINDS, SCALED_OBJECT};
+use runway_manifests::built_in_providers;
 use runway_operator::apply::guarded;
 use runway_operator::plan::Apply;
 use runway_provider::upstream::{Installed, api_resource, crd_name, detect};
@@ -20,7 +21,6 @@ use serde::de::DeserializeOwned;
 
 use crate::diagnostic::one_line;
 use crate::live::cluster::{self, Cluster};
-use crate::manifests::built_in_providers;
 use crate::offline::render::{Planned, plans};
 use crate::offline::state::State;
 use crate::target::Ours;

@@ -10,13 +10,13 @@ use kube::api::{ListParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use runway_api::{ModelDeployment, Phase};
+use runway_manifests::built_in_providers;
 use runway_operator::telemetry::chain;
 use serde::de::DeserializeOwned;
 
 use super::cluster::{self, Cluster};
 use super::diff;
 use crate::fit::{self, Asked, Devices, Group, Report, Seen};
-use crate::manifests::built_in_providers;
 
 /// Objects in one response.
 const CHUNK: u32 = 500;

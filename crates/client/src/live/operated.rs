@@ -16,11 +16,11 @@ use runway_asya_operator::queue::QueueState;
 use runway_asya_operator::transports::Transports;
 use runway_llama_stack_operator as stack;
 use runway_llama_stack_operator::observe::Child;
+use runway_manifests::{NAMESPACE, Release, TRANSPORTS, components};
 use runway_operator::plan::{Apply, Delete};
 
 use crate::live::cluster::{self, Cluster};
 use crate::live::diff::{Diff, dynamic, tried, tried_as_written};
-use crate::manifests::{NAMESPACE, Release, TRANSPORTS, components};
 use crate::target::{Kind, Target};
 use crate::view::change::{Change, Deed};
 

@@ -18,6 +18,7 @@ use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, Mo
 use runway_asya_operator::object::SCALED_OBJECT;
 use runway_core::providers::Providers;
 use runway_llama_stack_operator::kinds;
+use runway_manifests as manifests;
 use runway_operator::client::ClientArgs;
 use runway_operator::clock;
 use runway_provider::observe::Lookup;
@@ -28,7 +29,6 @@ use crate::diagnostic::{Diagnostic, Level};
 use crate::live::belongings::Around;
 use crate::live::cluster::{self, Cluster};
 use crate::live::queue;
-use crate::manifests;
 use crate::offline::documents::{Document, Documents};
 use crate::offline::render::{self, admit};
 use crate::offline::state::{DEFAULT_NAMESPACE, SeenBy, State};

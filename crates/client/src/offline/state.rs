@@ -170,7 +170,7 @@ impl State {
             config.spec.settings = given.next().and_then(|given| given.spec.settings.clone());
             Arc::new(config)
         };
-        crate::manifests::built_in_providers()
+        runway_manifests::built_in_providers()
             .into_iter()
             .map(configured)
             .collect()
@@ -183,7 +183,7 @@ impl State {
             let settings = registered.and_then(|registered| registered.config.spec.settings.as_ref());
             Configured::new(provider, settings)
         };
-        crate::manifests::built_in_providers()
+        runway_manifests::built_in_providers()
             .into_iter()
             .map(configured)
             .collect()

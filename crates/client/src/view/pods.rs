@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod,
 use kube::ResourceExt;
 use runway_api::ModelDeployment;
 use runway_api::labels::{self, llama_stack};
+use runway_manifests as manifests;
 use runway_operator::kubelet;
 
-use crate::manifests;
 use crate::target::{closest, did_you_mean};
 
 /// Reason why a pod is not ready.

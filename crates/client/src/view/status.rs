@@ -281,7 +281,7 @@ fn speaks_for_itself(view: &View, status: &ModelDeploymentStatus) -> bool {
 }
 
 fn installation(provider: &str) -> Option<String> {
-    let built_in = crate::manifests::built_in_providers();
+    let built_in = runway_manifests::built_in_providers();
     built_in
         .iter()
         .find(|p| p.name() == provider)?

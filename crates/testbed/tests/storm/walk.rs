@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use runway_client::manifests;
+use runway_manifests as manifests;
 use runway_provider::Kind;
 use runway_testbed::{fault, fields};
 use serde_json::{Value, json};

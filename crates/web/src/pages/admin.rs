@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use runway_client::manifests::NAMESPACE;
+use runway_manifests::NAMESPACE;
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
 

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::provider_config::{Health, SelectionPolicy};
 use runway_api::{InferenceProviderConfig, labels};
-use runway_client::manifests;
 use runway_client::providers::is_unused;
+use runway_manifests as manifests;
 use runway_operator::clock;
 
 use crate::guard::Asker;

@@ -19,7 +19,7 @@ const FOLDER: &str = "deploy/argocd";
 /// If a kind of the project has no script.
 pub(crate) fn config_map() -> Result<String> {
     let mut data = Map::new();
-    for crd in runway_client::manifests::components().iter().flat_map(|c| &c.crds) {
+    for crd in runway_manifests::components().iter().flat_map(|c| &c.crds) {
         let (group, kind) = (&crd.spec.group, &crd.spec.names.kind);
         let path = format!("{FOLDER}/{group}/{kind}/health.lua");
         let script = fs::read_to_string(shell::root().join(&path)).with_context(|| format!("cannot read {path}"))?;

@@ -2,9 +2,9 @@
 //! alerts use them.
 
 use runway_api::labels::{MANAGED_BY, MANAGED_BY_VALUE};
-use runway_client::manifests::NAMESPACE;
-use runway_client::manifests::engines::MODEL_LABEL;
 use runway_engines::{ENGINES, Engine};
+use runway_manifests::NAMESPACE;
+use runway_manifests::engines::MODEL_LABEL;
 use serde_json::{Value, json};
 
 /// The PrometheusRule.

@@ -4,8 +4,8 @@ use anyhow::Result;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use runway_api::labels;
-use runway_client::manifests::{AGGREGATE, Component, Identity, confinement};
 use runway_dev_release::yaml::documents;
+use runway_manifests::{AGGREGATE, Component, Identity, confinement};
 use runway_operator::scope::Namespaces;
 use serde_json::{Value, json};
 

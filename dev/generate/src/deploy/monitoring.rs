@@ -5,9 +5,9 @@ use std::fs;
 use anyhow::{Context, Result};
 use kube::core::DynamicObject;
 use runway_api::labels;
-use runway_client::manifests::{COMPONENT_LABEL, NAMESPACE};
 use runway_dev_release::yaml::documents;
 use runway_dev_support::shell;
+use runway_manifests::{COMPONENT_LABEL, NAMESPACE};
 use serde_json::{Value, json};
 
 use super::engines;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use runway_client::manifests;
+use runway_manifests as manifests;
 use serde_json::Value;
 
 use super::split;

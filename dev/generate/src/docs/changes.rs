@@ -6,8 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use runway_client::manifests;
 use runway_dev_support::shell::root;
+use runway_manifests as manifests;
 use serde::Deserialize;
 
 /// Path of the page that has the table.

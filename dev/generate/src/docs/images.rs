@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use anyhow::{Result, ensure};
-use runway_client::manifests::component::REGISTRY;
-use runway_client::manifests::{self, Release};
 use runway_dev_release::yaml::documents;
+use runway_manifests::component::REGISTRY;
+use runway_manifests::{self as manifests, Release};
 
 use super::reference;
 

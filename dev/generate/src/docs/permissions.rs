@@ -1,17 +1,16 @@
-//! The threat model's table of fields that require a permission, from `runway_client::manifests::permissions`.
+//! The threat model's table of fields that require a permission, from `runway_manifests::permissions`.
 
 use std::fmt::Write;
 use std::fs;
 
 use anyhow::{Context, Result};
-use runway_client::manifests::permissions::KINDS;
 use runway_dev_support::shell::root;
+use runway_manifests::permissions::KINDS;
 
 /// Path of the page that has the table.
 pub(crate) const PATH: &str = "docs/operate/threat-model.md";
 
-const BEGIN: &str =
-    "<!-- Made by `cargo xtask gen` from crates/client/src/manifests/permissions.rs. Do not edit. -->\n";
+const BEGIN: &str = "<!-- Made by `cargo xtask gen` from crates/manifests/src/permissions.rs. Do not edit. -->\n";
 const END: &str = "<!-- End of the generated table. -->\n";
 
 /// The page with the current table.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::{Context, Result};
-use runway_client::manifests;
+use runway_manifests as manifests;
 use serde_json::{Value, json};
 
 use super::api;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::{Result, ensure};
-use runway_client::manifests;
+use runway_manifests as manifests;
 use runway_provider::{Installed, State, Upstream};
 
 /// Path of the page.

@@ -14,6 +14,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::labels::{self, llama_stack};
 use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment, Namespace};
 use runway_core::admission::manifests::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
+use runway_manifests::{self as manifests, NAMESPACE, WEBHOOK_SECRET};
 use runway_operator::clock;
 use runway_provider::upstream::{Installed, api_resource, crd_name, detect};
 use serde::de::DeserializeOwned;
@@ -24,7 +25,6 @@ use super::judge::{DEPLOY, KEDA, OPERATORS};
 use super::observed::{Admission, Facts, Unread};
 use crate::live::access::{self, Right};
 use crate::live::cluster::{self, Cluster};
-use crate::manifests::{self, NAMESPACE, WEBHOOK_SECRET};
 use runway_operator::telemetry::chain;
 
 /// Scope of the check.

@@ -15,6 +15,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
+use runway_manifests::{self as manifests, NAMESPACE};
 use runway_operator::clock;
 use runway_operator::scope::Namespaces;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,6 @@ use serde_json::{Value, json};
 
 use super::Skip;
 use crate::diagnostic::Diagnostic;
-use crate::manifests::{self, NAMESPACE};
 use crate::offline::documents::{Document, Documents};
 
 /// API version of the document that holds [`Facts`].

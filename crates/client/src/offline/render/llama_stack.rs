@@ -10,12 +10,12 @@ use runway_api::{LlamaStackDistribution, ModelDeployment};
 use runway_llama_stack_operator::observe::{Child, Observed};
 use runway_llama_stack_operator::settings::Settings;
 use runway_llama_stack_operator::{kinds, plan, references, validate};
+use runway_manifests::{NAMESPACE, Release};
 use serde_json::{Value, json};
 
 use super::admission::held;
 use super::note::event;
 use crate::diagnostic::{Diagnostic, Level};
-use crate::manifests::{NAMESPACE, Release};
 use crate::offline::documents::Document;
 use crate::offline::state::{DEFAULT_NAMESPACE, State};
 use runway_operator::telemetry::chain;

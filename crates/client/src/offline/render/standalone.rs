@@ -7,11 +7,11 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::ModelDeployment;
 use runway_api::labels::{self, llama_stack};
+use runway_manifests::built_in_providers;
 use serde_json::{Map, Value};
 
 use super::Rendered;
 use crate::diagnostic::{Diagnostic, Level};
-use crate::manifests::built_in_providers;
 
 /// Labels of the controllers. Providers have further ones on their pods.
 const LABELS: [&str; 8] = [

@@ -6,11 +6,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomR
 use kube::core::ObjectMeta;
 use runway_api::syntax;
 use runway_api::{Name, Namespace};
+use runway_manifests as manifests;
 use serde_json::{Value, json};
 
 use super::finding::{By, Finding, Weight};
 use super::schema;
-use crate::manifests;
 use crate::offline::documents::Document;
 use crate::offline::unknown::unknown_fields;
 

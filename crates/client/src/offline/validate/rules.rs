@@ -134,9 +134,9 @@ fn convert(schema: Option<&JSONSchemaProps>, value: &Value) -> Cel {
 #[cfg(test)]
 mod tests {
     use regex::Regex;
+    use runway_manifests as manifests;
 
     use super::*;
-    use crate::manifests;
 
     /// Patterns are RE2's at the server, and Rust's here: they may only use what both read alike.
     #[test]

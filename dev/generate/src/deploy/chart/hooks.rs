@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::manifests::{Component, Release, built_in_providers, core};
 use runway_core::task;
+use runway_manifests::{Component, Release, built_in_providers, core};
 use runway_operator::access::named;
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@ mod template;
 mod values;
 
 use anyhow::Result;
-use runway_client::manifests::{Component, component, console, gateway, router, routes};
 use runway_dev_release::yaml::{HEADER, document};
+use runway_manifests::{Component, component, console, gateway, router, routes};
 use serde_json::json;
 
 const FOLDER: &str = "deploy/charts/kubeairunway";

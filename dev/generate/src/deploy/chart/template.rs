@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::manifests::{
+use runway_dev_release::yaml::HEADER;
+use runway_manifests::{
     AGGREGATE, Component, Identity, NAMESPACE, PERMISSION_POLICY, Release, confinement, console, gateway, pods, router,
 };
-use runway_dev_release::yaml::HEADER;
 use runway_operator::scope::FLAG;
 use serde_json::{Value, json};
 

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Affinity, EnvVar, LocalObjectReference, Toleration, TopologySpreadConstraint};
 use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
-use runway_client::manifests::{Component, component, console, gateway, pods, router, routes};
 use runway_dev_release::yaml::{HEADER, document};
+use runway_manifests::{Component, component, console, gateway, pods, router, routes};
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -495,7 +495,7 @@ pub(super) fn json_schema(table: &[Field]) -> Value {
 
 /// Schemas of the settings of providers.
 fn settings() -> impl Iterator<Item = (String, Value)> {
-    let providers = runway_client::manifests::built_in_providers().into_iter();
+    let providers = runway_manifests::built_in_providers().into_iter();
     providers.filter_map(|provider| {
         let mut schema = provider.settings()?.schema().as_value().clone();
         only_known_fields(&mut schema);

@@ -17,8 +17,8 @@ use runway_api::provider_config::{OverrideKey, OverrideType};
 use runway_api::{CoreReason, condition, labels};
 use runway_client::diagnostic::Level;
 use runway_client::documents::Documents;
-use runway_client::manifests;
 use runway_client::render::{Options, Show, render};
+use runway_manifests as manifests;
 use runway_provider::conformance::fields::{self, Field, put};
 use serde_json::{Value, json};
 

@@ -9,13 +9,13 @@ use kube::ResourceExt;
 use runway_core::admission::manifests::{
     MUTATING_CONFIGURATION, MUTATING_WEBHOOK, VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK,
 };
+use runway_manifests::{NAMESPACE, WEBHOOK_SECRET};
 use x509_parser::pem::Pem;
 
 use super::shared::{each, unless_none};
 use crate::doctor::check::observed::Admission;
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::doctor::check::{Judged, Skip};
-use crate::manifests::{NAMESPACE, WEBHOOK_SECRET};
 use crate::text;
 
 const INSTALL: &str = "kubeairunway controller install";

@@ -1,12 +1,12 @@
 //! The API server, and what the user may do there.
 
 use kube::ResourceExt;
+use runway_manifests::{NAMESPACE, OLDEST_KUBERNETES};
 
 use super::shared::COMPONENTS;
 use crate::doctor::check::observed::Unread;
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::doctor::check::{Judged, Skip};
-use crate::manifests::{NAMESPACE, OLDEST_KUBERNETES};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -7,6 +7,7 @@ use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use runway_api::labels;
+use runway_manifests::{self as manifests, COMPONENT_LABEL, Component, NAMESPACE};
 use runway_operator::access::by_scope;
 use runway_operator::kubelet;
 use serde_json::json;
@@ -16,7 +17,6 @@ use super::shared::{COMPONENTS, each, unless_none};
 use crate::doctor::check::observed::Admission;
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::doctor::check::{Judged, Skip};
-use crate::manifests::{self, COMPONENT_LABEL, Component, NAMESPACE};
 use crate::text;
 use crate::view::pods::End;
 

@@ -7,13 +7,13 @@ use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, ProviderReason, labels};
+use runway_manifests as manifests;
 
 use super::nodes::subject;
 use super::pods;
 use super::shared::{unless_none, unobserved};
 use crate::doctor::check::Causes;
 use crate::doctor::check::{Check, Finding, Observed};
-use crate::manifests;
 use crate::target::Kind;
 
 /// Time after which a deletion counts as blocked; controllers remove their finalizer after at most 5 minutes.

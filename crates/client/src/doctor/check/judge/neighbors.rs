@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::labels;
 use runway_asya_operator::object::SCALED_OBJECT;
+use runway_manifests::{NAMESPACE, pods::metrics_service, policy};
 use runway_operator::object::condition;
 use serde_json::Value;
 
@@ -12,7 +13,6 @@ use super::providers::OPERATORS;
 use super::shared::{each, unless_none};
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::doctor::check::{Judged, Skip};
-use crate::manifests::{NAMESPACE, pods::metrics_service, policy};
 use crate::target::Ours;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -234,7 +234,7 @@ fn user_policies(observed: &Observed) -> Judged {
 fn metrics_services(observed: &Observed) -> Judged {
     let (services, components) = (observed.services()?, super::controllers::installed(observed)?);
     unless_none(&components, "controllers in the cluster")?;
-    let find = |(component, _): &(&crate::manifests::Component, _)| {
+    let find = |(component, _): &(&runway_manifests::Component, _)| {
         let name = metrics_service(&component.name);
         let there = services.iter().any(|s| s.name_any() == name);
         (!there).then(|| {

@@ -9,13 +9,13 @@ use runway_api::condition::{self, Conditions};
 use runway_api::provider_config::Health;
 use runway_api::{InferenceProviderConfig, labels};
 use runway_core::providers::Providers;
+use runway_manifests::{self as manifests, NAMESPACE};
 use runway_provider::Provider;
 use runway_provider::upstream::{State, crd_name, detect};
 
 use super::shared::{each, unless_none};
 use crate::doctor::check::{Check, Finding, Observed};
 use crate::doctor::check::{Judged, Skip};
-use crate::manifests::{self, NAMESPACE};
 use crate::text;
 use crate::view::providers::is_unused;
 

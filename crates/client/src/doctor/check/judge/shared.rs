@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
+use runway_manifests::{self as manifests, Component};
 
 use crate::doctor::check::{Finding, Observed, Skip};
-use crate::manifests::{self, Component};
 use crate::target::Kind;
 
 /// Components of the product, computed once because schemas are expensive.

@@ -28,7 +28,7 @@ mod tests {
         let installed = ["--leader-elect", "--gateway=infra/models"].map(str::to_owned);
         let kept = routes().with_arguments_of(&installed);
         assert_eq!(kept.args, ["--gateway=infra/models"]);
-        let again = routes().with_arguments_of(&crate::manifests::pods::arguments(&kept, &"team-a".parse().unwrap()));
+        let again = routes().with_arguments_of(&crate::pods::arguments(&kept, &"team-a".parse().unwrap()));
         assert_eq!(again.args, kept.args, "nothing is added twice");
     }
 

@@ -141,7 +141,8 @@ fn service(component: &Component, name: &str, ports: &[Value]) -> DynamicObject 
     }))
 }
 
-pub(crate) fn metrics_service(component: &str) -> String {
+/// Name of the Service of a component's metrics.
+pub fn metrics_service(component: &str) -> String {
     format!("{component}-metrics")
 }
 

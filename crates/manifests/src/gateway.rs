@@ -51,7 +51,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::manifests::Release;
+    use crate::Release;
 
     #[test]
     fn its_jobs_are_on_a_volume_that_one_pod_has() {

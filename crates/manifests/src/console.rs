@@ -102,7 +102,7 @@ fn impersonation(settings: &[String]) -> Vec<PolicyRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifests::Release;
+    use crate::Release;
     use serde_json::Value;
 
     fn pod(settings: &[&str]) -> (Value, Vec<String>) {

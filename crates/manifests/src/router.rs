@@ -54,7 +54,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::manifests::Release;
+    use crate::Release;
 
     #[test]
     fn it_may_read_and_scale_models_and_ask_about_callers() {

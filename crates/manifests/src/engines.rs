@@ -110,7 +110,7 @@ mod tests {
     use runway_api::model_deployment::Metric;
 
     use super::*;
-    use crate::manifests::built_in_providers;
+    use crate::built_in_providers;
 
     #[test]
     fn pods_of_every_provider_are_selected_by_one_monitor() {

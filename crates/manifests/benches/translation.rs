@@ -1,4 +1,4 @@
-//! Benchmark of each provider's translation of its largest example: `cargo bench -p runway-client --bench translation`.
+//! Benchmark of each provider's translation of its largest example: `cargo bench -p runway-manifests --bench translation`.
 //!
 //! Target: under 100 µs each. A translation runs in every reconcile, even if the plan is silent.
 #![allow(missing_docs, clippy::expect_used, reason = "a bench that cannot run should fail")]
@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use runway_api::ModelDeployment;
-use runway_client::manifests;
+use runway_manifests as manifests;
 use runway_provider::{Installed, Request};
 
 /// The input of each provider that says most: every field, where the provider takes it.

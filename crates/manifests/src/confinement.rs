@@ -110,7 +110,7 @@ fn list(texts: &[impl AsRef<str>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifests::{core, llama_stack};
+    use crate::{core, llama_stack};
 
     #[test]
     fn written_objects_are_the_lease_and_the_secret_of_the_webhook() {
