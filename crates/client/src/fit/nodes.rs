@@ -1,6 +1,6 @@
 //! A snapshot of the nodes: what each has, and what the pods on it use.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Node, Pod, PodAffinityTerm, PodSpec, PodStatus, Taint};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceSlice};
@@ -272,7 +272,7 @@ impl Snapshot {
     /// Reads nodes and pods. Terminated pods use nothing.
     pub fn new<'a>(nodes: &[Node], pods: impl IntoIterator<Item = &'a Pod>, devices: Devices) -> Self {
         let mut places: Vec<Place> = nodes.iter().map(Place::new).collect();
-        let index: HashMap<String, usize> = places.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
+        let index: BTreeMap<String, usize> = places.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
         let (mut refusals, mut waiting) = (Vec::new(), 0);
         for pod in pods {
             let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
