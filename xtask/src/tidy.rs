@@ -65,6 +65,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-provider-*",
         ],
     ),
+    ("runway-fit", &["runway-api", "runway-operator"]),
     (
         "runway-client",
         &[
@@ -73,6 +74,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-callers",
             "runway-core",
             "runway-engines",
+            "runway-fit",
             "runway-llama-stack-operator",
             "runway-manifests",
             "runway-operator",
@@ -87,6 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-client",
             "runway-core",
             "runway-engines",
+            "runway-fit",
             "runway-http",
             "runway-manifests",
             "runway-operator",
@@ -116,6 +119,7 @@ const PURE: &[&str] = &[
     "crates/client/src/target.rs",
     "crates/client/src/view",
     "crates/engines/src",
+    "crates/fit/src",
     "crates/provider-*/src",
     "crates/asya-operator/src/plan",
     "crates/asya-operator/src/request.rs",

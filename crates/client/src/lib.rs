@@ -3,7 +3,6 @@
 //! | folder | content | modules |
 //! |---|---|---|
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
-//! | `fit/` | whether planned pods fit on the nodes of a cluster | [`fit`] |
 //! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`fit_report`], [`top`] |
 //! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
@@ -16,7 +15,6 @@ mod offline;
 mod view;
 
 pub mod diagnostic;
-pub mod fit;
 pub mod quantity;
 pub mod target;
 pub mod text;

@@ -1,4 +1,4 @@
-//! Verdicts of `runway_client::fit`, compared with what the real kube-scheduler does on a real API server. The nodes are
+//! Verdicts of `runway_fit`, compared with what the real kube-scheduler does on a real API server. The nodes are
 //! objects without a kubelet: a scheduler reads nothing else.
 //!
 //! Each generated cluster is a set of nodes with one value of the label `fit/cluster`, which the pods of its deployment
@@ -19,8 +19,8 @@ use runway_api::{InferenceProviderConfig, ModelDeployment};
 use runway_cli::answer::Answer;
 use runway_cli::args::CommandLine;
 use runway_cli::commands;
-use runway_client::fit::{Ask, Batch, Devices, Outcome, Snapshot, Verdict, decide};
 use runway_client::text::Look;
+use runway_fit::{Ask, Batch, Devices, Outcome, Snapshot, Verdict, decide};
 use runway_manifests as manifests;
 use runway_provider::Provider;
 use runway_provider_direct::Direct;

@@ -1,5 +1,5 @@
 //! `kubeairunway deploy --check-fit`: reads nodes, pods and devices of a cluster, asks the API server for the final form of the
-//! planned pods, and passes it all to [`crate::fit`]. Nothing is written.
+//! planned pods, and passes it all to [`runway_fit`]. Nothing is written.
 
 use std::fmt::Debug;
 
@@ -10,13 +10,13 @@ use kube::api::{ListParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use runway_api::{ModelDeployment, Phase};
+use runway_fit::{self as fit, Asked, Devices, Group, Report, Seen};
 use runway_manifests::built_in_providers;
 use runway_operator::telemetry::chain;
 use serde::de::DeserializeOwned;
 
 use super::cluster::{self, Cluster};
 use super::diff;
-use crate::fit::{self, Asked, Devices, Group, Report, Seen};
 
 /// Objects in one response.
 const CHUNK: u32 = 500;

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use runway_fit::{Report, Verdict, gib};
+
 use crate::diagnostic::one_line;
-use crate::fit::{Report, Verdict, gib};
 use crate::text;
 
 /// The report as text.
@@ -85,10 +86,10 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
     use kube::core::DynamicObject;
     use runway_api::ModelDeployment;
+    use runway_fit::{Asked, Cluster, Seen, groups, report};
     use serde_json::json;
 
     use super::*;
-    use crate::fit::{Asked, Cluster, Seen, groups, report};
 
     fn asked() -> Vec<Asked> {
         let limits = json!({"nvidia.com/gpu": "1", "memory": "24Gi"});
@@ -100,7 +101,7 @@ mod tests {
             },
         });
         let deployment: DynamicObject = serde_json::from_value(deployment).unwrap();
-        let ask = |group: crate::fit::Group| Asked {
+        let ask = |group: runway_fit::Group| Asked {
             seen: Seen::Complete(Box::new(group.pod.clone())),
             group,
         };

@@ -4,7 +4,7 @@ use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::*;
-use crate::fit::groups;
+use crate::groups;
 
 fn deployment(strategy: &serde_json::Value, replicas: i64) -> DynamicObject {
     let object = json!({
@@ -278,7 +278,7 @@ fn pods_that_are_not_known_are_named() {
     );
 }
 
-/// Run by hand in a release build: `cargo test --release -p runway-client fit_of_1000_nodes -- --ignored --nocapture`.
+/// Run by hand in a release build: `cargo test --release -p runway-fit fit_of_1000_nodes -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures time"]
 fn fit_of_1000_nodes() {

@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::DeviceClass;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fit::nodes::Devices;
+use crate::nodes::Devices;
 
 fn node(name: &str, change: &Value) -> Node {
     let mut node = json!({
