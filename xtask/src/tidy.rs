@@ -21,6 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-provider", &["runway-api", "runway-operator"]),
     ("runway-core", &["runway-api", "runway-http", "runway-operator"]),
     ("runway-llama-stack-operator", &["runway-api", "runway-operator"]),
+    ("runway-llama-stack-kit", &["runway-api", "runway-llama-stack-operator"]),
     (
         "runway-provider-*",
         &["runway-api", "runway-operator", "runway-provider"],

@@ -49,7 +49,7 @@ pub enum Error {
     },
     /// A Llama Stack provider cannot be created or checked.
     #[error(transparent)]
-    Kit(#[from] runway_client::provider_kit::Error),
+    Kit(#[from] runway_llama_stack_kit::Error),
     /// The console cannot be served.
     #[error(transparent)]
     Ui(#[from] runway_web::server::Error),

@@ -2,7 +2,7 @@
 //!
 //! | folder | content | modules |
 //! |---|---|---|
-//! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests; the kit for Llama Stack providers | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`], [`provider_kit`] |
+//! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`] |
 //! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`fit_report`], [`top`] |
 //! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
 //! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
@@ -22,7 +22,7 @@ pub mod text;
 pub use doctor::{bundle, check};
 pub use live::{access, asya_gateway, cluster, components, diff, fitting, operated, queue, source, talk, usage};
 pub use offline::render::render;
-pub use offline::{deploy, documents, provider_kit, render, state, validate, why};
+pub use offline::{deploy, documents, render, state, validate, why};
 pub use view::{
     change, chat, depth, endpoint, events, fit_report, get, held, jsonpath, messages, pods, providers, status, top,
     tree,

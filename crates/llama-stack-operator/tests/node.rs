@@ -23,7 +23,7 @@ use pod::images;
 use runway_api::LlamaStackDistribution;
 use runway_api::condition::{self, Conditions};
 use runway_api::llama_stack_distribution::{DistributionPhase, LlamaStackDistributionStatus, ProviderPhase};
-use runway_client::provider_kit;
+use runway_llama_stack_kit as provider_kit;
 use runway_manifests::{self as manifests, Release};
 use runway_testbed::images::{Layered, Rootfs, write_all};
 use runway_testbed::llama_stack::{self, NEWEST, OLDER};

@@ -12,7 +12,7 @@ use kube::api::PostParams;
 use runway_api::LlamaStackDistribution;
 use runway_api::condition::{self, Conditions};
 use runway_api::labels::llama_stack::MANAGER;
-use runway_client::provider_kit;
+use runway_llama_stack_kit as provider_kit;
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{LlamaServer, SENTENCE};
 use runway_testbed::llama_stack::{self, NEWEST};

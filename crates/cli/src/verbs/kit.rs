@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use jiff::SignedDuration;
 use runway_client::diagnostic::{Diagnostic, Level};
-use runway_client::provider_kit::{self, Build, Check, Checked, Distribution, Serve};
 use runway_client::text::visible;
+use runway_llama_stack_kit::{self as provider_kit, Build, Check, Checked, Distribution, Serve};
 
 use crate::answer::{Answer, Error};
 

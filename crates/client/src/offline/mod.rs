@@ -2,7 +2,6 @@
 
 pub mod deploy;
 pub mod documents;
-pub mod provider_kit;
 pub mod render;
 pub mod state;
 mod unknown;

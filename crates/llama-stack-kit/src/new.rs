@@ -11,31 +11,31 @@ use super::error::{Error, MAX_NAME, create, write};
 const EXAMPLE: [(&str, &str); 7] = [
     (
         "Containerfile",
-        include_str!("../../../../../deploy/examples/llama-stack-provider/Containerfile"),
+        include_str!("../../../deploy/examples/llama-stack-provider/Containerfile"),
     ),
     (
         "lls-provider-spec.yaml",
-        include_str!("../../../../../deploy/examples/llama-stack-provider/lls-provider-spec.yaml"),
+        include_str!("../../../deploy/examples/llama-stack-provider/lls-provider-spec.yaml"),
     ),
     (
         "pyproject.toml",
-        include_str!("../../../../../deploy/examples/llama-stack-provider/pyproject.toml"),
+        include_str!("../../../deploy/examples/llama-stack-provider/pyproject.toml"),
     ),
     (
         "lls_echo/__init__.py",
-        include_str!("../../../../../deploy/examples/llama-stack-provider/lls_echo/__init__.py"),
+        include_str!("../../../deploy/examples/llama-stack-provider/lls_echo/__init__.py"),
     ),
     (
         "lls_echo/config.py",
-        include_str!("../../../../../deploy/examples/llama-stack-provider/lls_echo/config.py"),
+        include_str!("../../../deploy/examples/llama-stack-provider/lls_echo/config.py"),
     ),
     (
         "lls_echo/impl.py",
-        include_str!("../../../../../deploy/examples/llama-stack-provider/lls_echo/impl.py"),
+        include_str!("../../../deploy/examples/llama-stack-provider/lls_echo/impl.py"),
     ),
     (
         "lls_echo/provider.py",
-        include_str!("../../../../../deploy/examples/llama-stack-provider/lls_echo/provider.py"),
+        include_str!("../../../deploy/examples/llama-stack-provider/lls_echo/provider.py"),
     ),
 ];
 /// Paths and texts of a new inference provider: one that answers with what it was asked.
