@@ -3,7 +3,7 @@
 //!
 //! The input is what stands before a secret, a NUL, and what stands behind it; both as text and, if it is JSON, as an object.
 
-use runway_client::bundle::redact;
+use runway_doctor::bundle::redact;
 use serde_json::{Value, json};
 
 const SECRET: &str = "CANARY";

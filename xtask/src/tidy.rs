@@ -83,6 +83,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "runway-doctor",
+        &[
+            "runway-api",
+            "runway-asya-operator",
+            "runway-client",
+            "runway-core",
+            "runway-manifests",
+            "runway-operator",
+            "runway-provider",
+        ],
+    ),
+    (
         "runway-web",
         &[
             "runway-api",

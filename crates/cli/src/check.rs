@@ -2,13 +2,13 @@
 
 use clap::Args;
 use jiff::SignedDuration;
-use runway_client::check::observe::{Scope, observe};
-use runway_client::check::{self, Judgement, Level, Observed, report};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level as Weight};
 use runway_client::documents::Documents;
 use runway_client::source::Place;
 use runway_client::text::Look;
+use runway_doctor::check::observe::{Scope, observe};
+use runway_doctor::check::{self, Judgement, Level, Observed, report};
 use runway_operator::client::ClientArgs;
 use tokio::time::Duration;
 
@@ -33,7 +33,7 @@ pub struct CheckArgs {
     pub all_namespaces: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
-    pub output: runway_client::check::report::Format,
+    pub output: runway_doctor::check::report::Format,
 }
 
 /// Interval between two checks; each sends about 50 requests.

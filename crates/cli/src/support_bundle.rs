@@ -6,9 +6,9 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use runway_client::bundle::{self, Bundle};
 use runway_client::cluster::Cluster;
 use runway_client::source;
+use runway_doctor::bundle::{self, Bundle};
 use runway_operator::client::ClientArgs;
 use runway_operator::clock;
 

@@ -5,11 +5,9 @@
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`] |
 //! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`fit_report`], [`top`] |
 //! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
-//! | `doctor/` | problems of a cluster, and archives for support | [`check`], [`bundle`] |
 //!
 //! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`] and [`quantity`] are below all.
 
-mod doctor;
 mod live;
 mod offline;
 mod view;
@@ -19,7 +17,6 @@ pub mod quantity;
 pub mod target;
 pub mod text;
 
-pub use doctor::{bundle, check};
 pub use live::{access, asya_gateway, cluster, components, diff, fitting, operated, queue, source, talk, usage};
 pub use offline::render::render;
 pub use offline::{deploy, documents, render, state, validate, why};

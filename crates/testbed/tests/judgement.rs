@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, ServingState};
-use runway_client::check::{self, Level, Observed};
 use runway_client::documents::Documents;
 use runway_client::tree::Health;
 use runway_client::{endpoint, status, tree};
+use runway_doctor::check::{self, Level, Observed};
 use runway_golden::Case;
 use runway_router::model::{Model, State};
 use serde_json::{Value, json};
@@ -22,8 +22,8 @@ const FOLDERS: [&str; 7] = [
     "core/tests/states",
     "cli/tests/render",
     "cli/tests/screens",
-    "client/tests/faults",
     "client/tests/first_screen",
+    "doctor/tests/faults",
 ];
 
 #[test]

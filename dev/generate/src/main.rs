@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use kube::core::DynamicObject;
 use runway_cli::install::kinds;
-use runway_client::check::page;
 use runway_dev_release::krew;
 use runway_dev_release::yaml::documents;
 use runway_dev_support::shell::root;
+use runway_doctor::check::page;
 use runway_manifests::{self as manifests, Component, Release};
 
 use deploy::{argocd, chart, kustomize, monitoring};

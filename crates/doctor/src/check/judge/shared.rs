@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::ResourceExt;
+use runway_client::target::Kind;
 use runway_manifests::{self as manifests, Component};
 
-use crate::doctor::check::{Finding, Observed, Skip};
-use crate::target::Kind;
+use crate::check::{Finding, Observed, Skip};
 
 /// Components of the product, computed once because schemas are expensive.
 pub(super) static COMPONENTS: LazyLock<Vec<Component>> = LazyLock::new(manifests::components);

@@ -7,6 +7,8 @@ use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use runway_api::labels;
+use runway_client::pods::End;
+use runway_client::text;
 use runway_manifests::{self as manifests, COMPONENT_LABEL, Component, NAMESPACE};
 use runway_operator::access::by_scope;
 use runway_operator::kubelet;
@@ -14,11 +16,9 @@ use serde_json::json;
 
 use super::pods;
 use super::shared::{COMPONENTS, each, unless_none};
-use crate::doctor::check::observed::Admission;
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::doctor::check::{Judged, Skip};
-use crate::text;
-use crate::view::pods::End;
+use crate::check::observed::Admission;
+use crate::check::{Check, Finding, Observed};
+use crate::check::{Judged, Skip};
 
 const INSTALL: &str = "kubeairunway controller install";
 const UPGRADE: &str = "kubeairunway controller upgrade";

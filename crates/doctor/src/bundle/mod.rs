@@ -18,14 +18,14 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{ListParams, LogParams};
 use kube::{Api, ResourceExt};
 use runway_api::Namespace;
+use runway_client::cluster::Cluster;
+use runway_client::text::{self, Look};
 use runway_manifests::NAMESPACE;
 use serde_json::Value;
 
-use crate::doctor::check::observe::{Scope, observe};
-use crate::doctor::check::report::{self, Format};
-use crate::doctor::check::{self, Observed};
-use crate::live::cluster::Cluster;
-use crate::text::{self, Look};
+use crate::check::observe::{Scope, observe};
+use crate::check::report::{self, Format};
+use crate::check::{self, Observed};
 use runway_operator::telemetry::chain;
 
 /// Lines of each log: the last ones.

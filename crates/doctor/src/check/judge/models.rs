@@ -7,14 +7,14 @@ use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, ProviderReason, labels};
+use runway_client::target::Kind;
 use runway_manifests as manifests;
 
 use super::nodes::subject;
 use super::pods;
 use super::shared::{unless_none, unobserved};
-use crate::doctor::check::Causes;
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::target::Kind;
+use crate::check::Causes;
+use crate::check::{Check, Finding, Observed};
 
 /// Time after which a deletion counts as blocked; controllers remove their finalizer after at most 5 minutes.
 const DELETION: SignedDuration = SignedDuration::from_mins(6);

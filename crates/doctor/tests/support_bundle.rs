@@ -6,9 +6,9 @@ use std::io::Read;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use jiff::Timestamp;
-use runway_client::bundle::{Bundle, Collected};
-use runway_client::check::Observed;
 use runway_client::documents::Documents;
+use runway_doctor::bundle::{Bundle, Collected};
+use runway_doctor::check::Observed;
 use serde_json::{Value, json};
 
 type Failure = Box<dyn std::error::Error>;

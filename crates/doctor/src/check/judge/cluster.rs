@@ -4,9 +4,9 @@ use kube::ResourceExt;
 use runway_manifests::{NAMESPACE, OLDEST_KUBERNETES};
 
 use super::shared::COMPONENTS;
-use crate::doctor::check::observed::Unread;
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::doctor::check::{Judged, Skip};
+use crate::check::observed::Unread;
+use crate::check::{Check, Finding, Observed};
+use crate::check::{Judged, Skip};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -130,7 +130,7 @@ fn rights_to_read(observed: &Observed) -> Judged {
 }
 
 /// The right that `rights-deploy` asks for, as it is written in the facts.
-pub(in crate::doctor::check) const DEPLOY: &str = "create modeldeployments.kubeairunway.ai";
+pub(in crate::check) const DEPLOY: &str = "create modeldeployments.kubeairunway.ai";
 
 fn rights_to_deploy(observed: &Observed) -> Judged {
     observed.answers()?;

@@ -6,10 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
+use runway_client::pods::{self, Stopped, Trouble};
 use runway_operator::kubelet;
 
-use crate::doctor::check::Finding;
-use crate::view::pods::{self, Stopped, Trouble};
+use crate::check::Finding;
 
 /// A container that runs and is not ready for so long is in trouble.
 const STARTING: SignedDuration = SignedDuration::from_mins(30);

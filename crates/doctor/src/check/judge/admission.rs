@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::WebhookClientConfig;
 use kube::ResourceExt;
+use runway_client::text;
 use runway_core::admission::manifests::{
     MUTATING_CONFIGURATION, MUTATING_WEBHOOK, VALIDATING_CONFIGURATION, VALIDATING_WEBHOOK,
 };
@@ -13,10 +14,9 @@ use runway_manifests::{NAMESPACE, WEBHOOK_SECRET};
 use x509_parser::pem::Pem;
 
 use super::shared::{each, unless_none};
-use crate::doctor::check::observed::Admission;
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::doctor::check::{Judged, Skip};
-use crate::text;
+use crate::check::observed::Admission;
+use crate::check::{Check, Finding, Observed};
+use crate::check::{Judged, Skip};
 
 const INSTALL: &str = "kubeairunway controller install";
 /// The controller writes the bundle again when it starts.

@@ -4,11 +4,11 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use runway_api::model_deployment::DEFAULT_GPU;
 use runway_api::{ModelDeployment, model_deployment};
+use runway_client::quantity;
 
 use super::shared::{each, unless_none};
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::doctor::check::{Judged, Skip};
-use crate::quantity;
+use crate::check::{Check, Finding, Observed};
+use crate::check::{Judged, Skip};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

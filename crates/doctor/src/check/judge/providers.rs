@@ -8,16 +8,16 @@ use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::provider_config::Health;
 use runway_api::{InferenceProviderConfig, labels};
+use runway_client::providers::is_unused;
+use runway_client::text;
 use runway_core::providers::Providers;
 use runway_manifests::{self as manifests, NAMESPACE};
 use runway_provider::Provider;
 use runway_provider::upstream::{State, crd_name, detect};
 
 use super::shared::{each, unless_none};
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::doctor::check::{Judged, Skip};
-use crate::text;
-use crate::view::providers::is_unused;
+use crate::check::{Check, Finding, Observed};
+use crate::check::{Judged, Skip};
 
 /// Time after which an upstream object without status counts as not reconciled.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(120);
@@ -279,7 +279,7 @@ fn schemas(observed: &Observed) -> Judged {
 }
 
 /// Key in the facts for Deployments of upstream operators that cannot be listed.
-pub(in crate::doctor::check) const OPERATORS: &str = "Deployments of upstream operators";
+pub(in crate::check) const OPERATORS: &str = "Deployments of upstream operators";
 
 fn operators(observed: &Observed) -> Judged {
     let (deployments, now) = (observed.deployments()?, observed.now());

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::labels;
 use runway_asya_operator::object::SCALED_OBJECT;
+use runway_client::target::Ours;
 use runway_manifests::{NAMESPACE, pods::metrics_service, policy};
 use runway_operator::object::condition;
 use serde_json::Value;
@@ -11,9 +12,8 @@ use serde_json::Value;
 use super::cluster::minor;
 use super::providers::OPERATORS;
 use super::shared::{each, unless_none};
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::doctor::check::{Judged, Skip};
-use crate::target::Ours;
+use crate::check::{Check, Finding, Observed};
+use crate::check::{Judged, Skip};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -69,7 +69,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 const SCALED_OBJECTS: &str = "scaledobjects.keda.sh";
 /// Label `app.kubernetes.io/name` of KEDA's operator (KEDA `config/manager/manager.yaml`, and its chart).
-pub(in crate::doctor::check) const KEDA: &str = "keda-operator";
+pub(in crate::check) const KEDA: &str = "keda-operator";
 
 fn keda_is_there(observed: &Observed) -> Result<bool, Skip> {
     Ok(observed.crds()?.iter().any(|crd| crd.name_any() == SCALED_OBJECTS))

@@ -13,6 +13,8 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResource
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::labels::{self, llama_stack};
 use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment, Namespace};
+use runway_client::access::{self, Right};
+use runway_client::cluster::{self, Cluster};
 use runway_core::admission::manifests::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
 use runway_manifests::{self as manifests, NAMESPACE, WEBHOOK_SECRET};
 use runway_operator::clock;
@@ -23,8 +25,6 @@ use serde_json::json;
 use super::Observed;
 use super::judge::{DEPLOY, KEDA, OPERATORS};
 use super::observed::{Admission, Facts, Unread};
-use crate::live::access::{self, Right};
-use crate::live::cluster::{self, Cluster};
 use runway_operator::telemetry::chain;
 
 /// Scope of the check.

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use runway_api::labels;
 
 use super::shared::{COMPONENTS, each, unless_none};
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::doctor::check::{Judged, Skip};
+use crate::check::{Check, Finding, Observed};
+use crate::check::{Judged, Skip};
 
 const INSTALL: &str = "kubeairunway controller install";
 const UPGRADE: &str = "kubeairunway controller upgrade";

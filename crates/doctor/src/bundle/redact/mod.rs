@@ -16,9 +16,9 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
+use runway_client::text as format;
 use serde_json::{Map, Value};
 
-use crate::text as format;
 use known::Known;
 
 /// Replaces a secret.

@@ -1,9 +1,9 @@
 //! Output formats of `check`. Problems come first, so that they are on the first screen.
 
+use runway_client::text::{self, Look, Mood};
 use serde_json::json;
 
 use super::{Judgement, Level, Outcome};
-use crate::text::{self, Look, Mood};
 
 /// Most findings per check, without `-o wide`.
 const SHOWN: usize = 3;

@@ -9,12 +9,12 @@ use runway_api::labels::{self, llama_stack};
 use runway_api::llama_stack_distribution::{DistributionPhase, ProviderPhase};
 use runway_api::{AsyncActor, LlamaStackDistribution};
 use runway_asya_operator::plan;
+use runway_client::target::Kind;
 
 use super::pods;
 use super::shared::{unless_none, unobserved};
-use crate::doctor::check::Causes;
-use crate::doctor::check::{Check, Finding, Observed};
-use crate::target::Kind;
+use crate::check::Causes;
+use crate::check::{Check, Finding, Observed};
 
 /// Time after which a new object must have a status.
 const UNSEEN: SignedDuration = SignedDuration::from_secs(60);

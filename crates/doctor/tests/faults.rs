@@ -1,6 +1,6 @@
 //! Reports of `kubeairunway check` for clusters with one fault. Each folder below `tests/faults` is a case: a healthy cluster,
 //! built from the product's own manifests, and the changes of the case.
-//! `UPDATE_CASES=1 cargo test -p runway-client --test faults` writes the results: review them before you commit.
+//! `UPDATE_CASES=1 cargo test -p runway-doctor --test faults` writes the results: review them before you commit.
 //!
 //! | file | content |
 //! |---|---|
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use runway_api::labels;
-use runway_client::check::report::{self, Format};
-use runway_client::check::{self, Judgement, Level, Observed};
 use runway_client::documents::Documents;
 use runway_client::text::Look;
+use runway_doctor::check::report::{self, Format};
+use runway_doctor::check::{self, Judgement, Level, Observed};
 use runway_golden::Case;
 use runway_manifests::{self as manifests, Release};
 use runway_operator::webhook::certificates::{Authorities, Lifetimes};

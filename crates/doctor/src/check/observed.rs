@@ -15,6 +15,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
+use runway_client::diagnostic::Diagnostic;
+use runway_client::documents::{Document, Documents};
 use runway_manifests::{self as manifests, NAMESPACE};
 use runway_operator::clock;
 use runway_operator::scope::Namespaces;
@@ -22,8 +24,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Skip;
-use crate::diagnostic::Diagnostic;
-use crate::offline::documents::{Document, Documents};
 
 /// API version of the document that holds [`Facts`].
 const API_VERSION: &str = "check.kubeairunway.ai/v1";
@@ -130,7 +130,7 @@ macro_rules! observed {
             })*
 
             /// Takes an object in.
-            fn take_in_object(&mut self, document: &Document) -> Result<(), crate::offline::documents::Error> {
+            fn take_in_object(&mut self, document: &Document) -> Result<(), runway_client::documents::Error> {
                 match document.kind() {
                     $(stringify!($type) => self.$field.push(document.parse()?),)*
                     _ => self.others.push(document.parse()?),
@@ -210,7 +210,7 @@ impl Observed {
             };
             if let Err(text) = taken {
                 said.push(Diagnostic::about(
-                    crate::diagnostic::Level::Error,
+                    runway_client::diagnostic::Level::Error,
                     document.subject(),
                     text,
                 ));
