@@ -1,5 +1,5 @@
 //! The `kubeairunway` command as a library, for the command itself, for tests and for `dev/generate`. The content that it shows
-//! comes from `runway-client`.
+//! comes from `runway-client`, `runway-doctor` and `runway-llama-stack-kit`.
 //!
 //! | module | content |
 //! |---|---|
