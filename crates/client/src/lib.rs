@@ -3,7 +3,7 @@
 //! | folder | content | modules |
 //! |---|---|---|
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`] |
-//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`held`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`fit_report`], [`top`] |
+//! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`explain`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`fit_report`], [`top`] |
 //! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
 //!
 //! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`] and [`quantity`] are below all.
@@ -21,6 +21,6 @@ pub use live::{access, asya_gateway, cluster, components, diff, fitting, operate
 pub use offline::render::render;
 pub use offline::{deploy, documents, render, state, validate, why};
 pub use view::{
-    change, chat, depth, endpoint, events, fit_report, get, held, jsonpath, messages, pods, providers, status, top,
+    change, chat, depth, endpoint, events, explain, fit_report, get, jsonpath, messages, pods, providers, status, top,
     tree,
 };

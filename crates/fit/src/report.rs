@@ -41,12 +41,12 @@ pub enum Seen {
     /// The pod is rejected.
     Rejected(String),
     /// There was no dry run, for this reason.
-    Unasked(String),
+    NotTried(String),
 }
 
 /// A group of pods, and the API server's answer to one of them.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct Planned {
     /// The group.
     pub group: Group,
     /// The answer.
@@ -121,14 +121,18 @@ pub struct MemoryReport {
 pub fn report(
     md: &ModelDeployment,
     provider: Option<String>,
-    asked: &[Asked],
+    planned: &[Planned],
     instead: Option<String>,
     cluster: &Cluster,
 ) -> Report {
-    let is_own = |pod: &Pod| asked.iter().any(|asked| asked.group.has(pod));
+    let is_own = |pod: &Pod| planned.iter().any(|planned| planned.group.has(pod));
     let snapshot = Snapshot::new(&cluster.nodes, &cluster.pods, cluster.devices.clone());
-    let asks: Vec<Ask> = asked.iter().map(ask).collect();
-    let batches: Vec<(&Ask, i64)> = asks.iter().zip(asked).map(|(ask, a)| (ask, a.group.replicas)).collect();
+    let asks: Vec<Ask> = planned.iter().map(ask).collect();
+    let batches: Vec<(&Ask, i64)> = asks
+        .iter()
+        .zip(planned)
+        .map(|(ask, a)| (ask, a.group.replicas))
+        .collect();
     let decision = decide(&snapshot, &batches);
     let (mut outcomes, mut is_short) = (decision.outcomes, decision.is_short);
     let bound = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
@@ -138,15 +142,15 @@ pub fn report(
         let without = Snapshot::new(&cluster.nodes, others, cluster.devices.clone());
         let after = decide(&without, &batches);
         is_short = after.is_short;
-        for ((outcome, after), asked) in outcomes.iter_mut().zip(after.outcomes).zip(asked) {
-            replace(outcome, after, asked);
+        for ((outcome, after), planned) in outcomes.iter_mut().zip(after.outcomes).zip(planned) {
+            replace(outcome, after, planned);
         }
     }
-    let pods: Vec<GroupReport> = asked
+    let pods: Vec<GroupReport> = planned
         .iter()
         .zip(&asks)
         .zip(&outcomes)
-        .map(|((asked, ask), outcome)| of_group(asked, ask, outcome, snapshot.len()))
+        .map(|((planned, ask), outcome)| of_group(planned, ask, outcome, snapshot.len()))
         .collect();
     let worst = pods.iter().map(|group| group.verdict).max();
     let worst = worst.unwrap_or(Verdict::Unknown);
@@ -166,31 +170,31 @@ pub fn report(
 }
 
 /// Requirements of a group's pods.
-fn ask(asked: &Asked) -> Ask {
-    let mut ask = match &asked.seen {
+fn ask(planned: &Planned) -> Ask {
+    let mut ask = match &planned.seen {
         Seen::Complete(pod) => Ask::new(pod, true),
-        _ => Ask::new(&asked.group.pod, false),
+        _ => Ask::new(&planned.group.pod, false),
     };
-    if let Some(operator) = asked.group.operator {
+    if let Some(operator) = planned.group.operator {
         ask.may_tolerate = true;
         let text = format!("{operator} adds to the pods: containers, requests, tolerations");
         ask.limits.push(text);
-    } else if let Seen::Unasked(reason) = &asked.seen {
+    } else if let Seen::NotTried(reason) = &planned.seen {
         ask.limits.push(reason.clone());
     }
-    ask.opaque.extend(asked.group.opaque.iter().cloned());
+    ask.opaque.extend(planned.group.opaque.iter().cloned());
     ask
 }
 
 /// Replaces a verdict by that without the current pods of the deployment, as far as its rollout terminates them first.
-fn replace(outcome: &mut Outcome, after: Outcome, asked: &Asked) {
+fn replace(outcome: &mut Outcome, after: Outcome, planned: &Planned) {
     if outcome.verdict == Verdict::Yes || outcome.verdict == after.verdict {
         return;
     }
-    let frees = match asked.group.rollout {
+    let frees = match planned.group.rollout {
         Rollout::Recreate => true,
         // One pod after the other: with several, where they go depends on the order.
-        Rollout::InPlace => asked.group.replicas == 1,
+        Rollout::InPlace => planned.group.replicas == 1,
         Rollout::Other => false,
     };
     if frees {
@@ -202,11 +206,11 @@ fn replace(outcome: &mut Outcome, after: Outcome, asked: &Asked) {
     }
 }
 
-fn of_group(asked: &Asked, ask: &Ask, outcome: &Outcome, all: usize) -> GroupReport {
+fn of_group(planned: &Planned, ask: &Ask, outcome: &Outcome, all: usize) -> GroupReport {
     let requests = ask.requests.iter().filter(|(_, amount)| **amount != 0);
     let mut group = GroupReport {
-        name: asked.group.name.clone(),
-        replicas: asked.group.replicas,
+        name: planned.group.name.clone(),
+        replicas: planned.group.replicas,
         requests: requests
             .map(|(name, amount)| (name.clone(), amount::text(name, *amount)))
             .collect(),
@@ -217,11 +221,11 @@ fn of_group(asked: &Asked, ask: &Ask, outcome: &Outcome, all: usize) -> GroupRep
         message: message(outcome, all),
         unknown: outcome.unknown.clone(),
     };
-    if asked.group.replicas == 0 {
+    if planned.group.replicas == 0 {
         group.verdict = Verdict::Yes;
         "no pods are requested".clone_into(&mut group.message);
         group.unknown.clear();
-    } else if let Seen::Rejected(reason) = &asked.seen {
+    } else if let Seen::Rejected(reason) = &planned.seen {
         group.verdict = Verdict::No;
         group.message = format!("the API server rejects the pods: {reason}");
         group.unknown.clear();

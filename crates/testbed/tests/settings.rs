@@ -86,7 +86,7 @@ async fn predicted(bed: &Bed, name: &str) -> Result<Vec<(&'static str, DynamicOb
     let md = bed.deployments().get(name).await?;
     let last = |planned: Planned| Some(planned.apply.last()?.object.clone());
 
-    let of_cluster = State::held(configs.clone(), crds, []);
+    let of_cluster = State::of(configs.clone(), crds, []);
     let providers = Providers::compile(configs.iter().cloned().map(Arc::new), &Providers::default());
     let of_console = State::with_providers(Arc::new(providers));
     let mut documents = Documents::default();

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::core::DynamicObject;
 use runway_api::labels;
-use runway_client::change::{self, Change, Deed};
+use runway_client::change::{self, Action, Change};
 use runway_client::cluster::Cluster;
 use runway_client::diff::MANAGER;
 use runway_manifests::{self as manifests, Component, Identity, Release};
@@ -219,7 +219,7 @@ async fn bring(
             ..Answer::default()
         });
     }
-    let open = changes.iter().filter(|c| c.deed != Deed::Unchanged).count() + obsolete.len();
+    let open = changes.iter().filter(|c| c.action != Action::Unchanged).count() + obsolete.len();
     if open == 0 {
         terminal.say("unchanged: all objects are up to date");
     } else {
@@ -255,7 +255,7 @@ async fn apply(
         field_validation: Some(ValidationDirective::Strict),
         ..PatchParams::apply(manager)
     };
-    for change in changes.iter().filter(|c| c.deed != Deed::Unchanged) {
+    for change in changes.iter().filter(|c| c.action != Action::Unchanged) {
         let object = &change.object;
         let id = kinds::id(object);
         let api = survey.api(object).await?;
@@ -268,7 +268,7 @@ async fn apply(
         if kinds::kind(object) == "CustomResourceDefinition" {
             wait::until_established(survey, &object.name_any(), args.timeout()).await?;
         }
-        terminal.say(&format!("{} {id}", change.deed.done()));
+        terminal.say(&format!("{} {id}", change.action.done()));
     }
     Ok(())
 }

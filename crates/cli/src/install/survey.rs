@@ -16,7 +16,7 @@ use super::args::Step;
 use super::{Error, kinds};
 use crate::terminal::Terminal;
 use runway_client::access::{self, Right};
-use runway_client::change::{Change, Deed, place};
+use runway_client::change::{Action, Change, place};
 use runway_client::cluster::{self, Cluster, only};
 use runway_client::components;
 use runway_client::documents::typed;
@@ -279,7 +279,7 @@ impl<'a> Survey<'a> {
                 None if is_made_by(&wanted, object) => {
                     changes.push(Change {
                         object: object.clone(),
-                        deed: Deed::Create,
+                        action: Action::Create,
                     });
                     continue;
                 }
@@ -331,7 +331,7 @@ impl<'a> Survey<'a> {
             match api.patch(&name, &parameters, &Patch::Apply(&tried)).await {
                 Ok(then) => changes.push(Change {
                     object: object.clone(),
-                    deed: Deed::between(live.as_ref(), &then),
+                    action: Action::between(live.as_ref(), &then),
                 }),
                 Err(kube::Error::Api(status)) if status.is_conflict() => refused.push(format!(
                     "{} was changed by another field manager ({}): use --force-conflicts to take over the fields",
@@ -341,7 +341,7 @@ impl<'a> Survey<'a> {
                 Err(kube::Error::Api(status)) if is_made_by(&wanted, object) && status.is_not_found() => {
                     changes.push(Change {
                         object: object.clone(),
-                        deed: Deed::Create,
+                        action: Action::Create,
                     });
                 }
                 Err(kube::Error::Api(status)) => {

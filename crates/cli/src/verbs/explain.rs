@@ -6,7 +6,7 @@ use clap::Args;
 use runway_client::source::{self, Admission, Place, Source};
 use runway_client::target::{Kind, Target};
 use runway_client::text::{self, Format, Look};
-use runway_client::{endpoint, held, tree, why};
+use runway_client::{endpoint, explain, tree, why};
 use runway_operator::client::ClientArgs;
 use serde::Serialize;
 
@@ -48,10 +48,10 @@ pub async fn why(args: &WhyArgs, client: &ClientArgs, stdin: &mut dyn Read, look
     let mut source = Source::open(&args.place, client, stdin, Admission::First).await?;
     let namespace = source.namespace(&args.place, false);
     if let Some(target) = args.target.as_ref().filter(|t| t.kind != Kind::ModelDeployment) {
-        let found = source.held(target, namespace.as_ref()).await?;
+        let found = source.explanations(target, namespace.as_ref()).await?;
         let data = match args.output {
             Some(format) => text::documents(&found, format)?,
-            None => screens(found.iter().map(|held| held::screen(held, look))),
+            None => screens(found.iter().map(|explained| explain::screen(explained, look))),
         };
         return Ok(Answer::new(data, source.said));
     }

@@ -155,7 +155,7 @@ impl ListFormat {
 
 /// Arguments of `get`: a kind, and a name for one object.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct Requested {
     /// The kind.
     pub kind: Kind,
     /// The name.
@@ -166,7 +166,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// The first argument is not a kind.
-pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error> {
+pub fn requested(what: Option<&Subject>, name: Option<&Name>) -> Result<Requested, Error> {
     let (kind, name) = match (what, name) {
         (None, _) => (Kind::ModelDeployment, None),
         (Some(Subject::Kind(kind)), name) => (*kind, name),
@@ -174,7 +174,7 @@ pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error
         (Some(Subject::Object(target)), Some(_)) => return Err(target::Error::kind(&target.name).into()),
     };
     let name = name.cloned();
-    Ok(Asked { kind, name })
+    Ok(Requested { kind, name })
 }
 
 /// `get`.
@@ -182,13 +182,13 @@ pub fn asked(what: Option<&Subject>, name: Option<&Name>) -> Result<Asked, Error
 /// # Errors
 /// The arguments contradict each other, or the objects cannot be read.
 pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> Result<Answer, answer::Error> {
-    let asked = asked(args.what.as_ref(), args.name.as_ref())?;
-    if asked.name.is_some() && args.all_namespaces {
+    let requested = requested(args.what.as_ref(), args.name.as_ref())?;
+    if requested.name.is_some() && args.all_namespaces {
         let text = "a name cannot be combined with --all-namespaces: use -n NAMESPACE";
         return Err(Error::Usage(text.to_owned()).into());
     }
-    if asked.kind == Kind::ModelDeployment {
-        return deployments(args, asked.name.as_ref(), client, stdin).await;
+    if requested.kind == Kind::ModelDeployment {
+        return deployments(args, requested.name.as_ref(), client, stdin).await;
     }
     if !args.place.files.is_empty() {
         let text = "-f supports only ModelDeployments: omit -f or the kind";
@@ -196,30 +196,32 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
     }
     let cluster = Cluster::connect(client).await.map_err(Error::from)?;
     let namespace = match &args.place.namespace {
-        _ if args.all_namespaces || !asked.kind.is_namespaced() => None,
+        _ if args.all_namespaces || !requested.kind.is_namespaced() => None,
         Some(namespace) => Some(namespace),
         None => Some(&cluster.namespace),
     };
     let (wide, labels) = (args.is_wide(), args.selector.as_deref());
     if !wide && let Some(output) = &args.output {
-        let found = objects(&cluster, &asked, namespace, labels).await?;
+        let found = objects(&cluster, &requested, namespace, labels).await?;
         return Ok(Answer::new(
-            output.written(asked.kind, &found, asked.name.is_some())?,
+            output.written(requested.kind, &found, requested.name.is_some())?,
             Vec::new(),
         ));
     }
-    let everywhere = namespace.is_none() && asked.kind.is_namespaced();
+    let everywhere = namespace.is_none() && requested.kind.is_namespaced();
     let table = cluster
-        .table(asked.kind, namespace, asked.name.as_ref(), labels)
+        .table(requested.kind, namespace, requested.name.as_ref(), labels)
         .await
         .map_err(Error::from)?;
     let data = get::server_table(&table, wide, everywhere);
     let said = if data.is_empty() {
-        Some(none(asked.kind, namespace))
+        Some(none(requested.kind, namespace))
     } else {
         // The table has no status. Without the objects there is no remark.
-        let found = objects(&cluster, &asked, namespace, labels).await.unwrap_or_default();
-        components::absent(&cluster, asked.kind, &found).await
+        let found = objects(&cluster, &requested, namespace, labels)
+            .await
+            .unwrap_or_default();
+        components::absent(&cluster, requested.kind, &found).await
     };
     Ok(Answer::new(data, said.into_iter().collect()))
 }
@@ -256,19 +258,19 @@ impl Output {
 
 async fn objects(
     cluster: &Cluster,
-    asked: &Asked,
+    requested: &Requested,
     namespace: Option<&Namespace>,
     labels: Option<&str>,
 ) -> Result<Vec<DynamicObject>, Error> {
-    Ok(match &asked.name {
+    Ok(match &requested.name {
         Some(name) => {
             let target = Target {
-                kind: asked.kind,
+                kind: requested.kind,
                 name: name.clone(),
             };
             vec![cluster.get(&target, namespace.unwrap_or(&cluster.namespace)).await?]
         }
-        None => cluster.selected(asked.kind, namespace, labels).await?,
+        None => cluster.selected(requested.kind, namespace, labels).await?,
     })
 }
 
@@ -508,11 +510,15 @@ mod tests {
         ] {
             let subject = what.map(|what: &str| what.parse::<Subject>().unwrap());
             let named = name.map(|name: &str| name.parse::<Name>().unwrap());
-            let asked = asked(subject.as_ref(), named.as_ref()).unwrap();
-            assert_eq!((asked.kind, asked.name.as_deref()), (kind, wanted), "{what:?} {name:?}");
+            let requested = requested(subject.as_ref(), named.as_ref()).unwrap();
+            assert_eq!(
+                (requested.kind, requested.name.as_deref()),
+                (kind, wanted),
+                "{what:?} {name:?}"
+            );
         }
         let (gemma, other) = ("gemma".parse().unwrap(), "other".parse().unwrap());
-        let error = asked(Some(&gemma), Some(&other)).unwrap_err();
+        let error = requested(Some(&gemma), Some(&other)).unwrap_err();
         assert!(error.to_string().starts_with("unknown kind 'gemma'"), "{error}");
         assert_eq!(error.code(), Some(2));
     }

@@ -15,7 +15,7 @@ use runway_operator::client::ClientArgs;
 use serde_json::{Value, json};
 
 use super::Error;
-use super::look::{Asked, GetArgs, asked};
+use super::look::{GetArgs, Requested, requested};
 use crate::answer::{self, Answer};
 use crate::terminal::print;
 
@@ -27,20 +27,20 @@ type Key = (Option<String>, String);
 /// # Errors
 /// The cluster cannot be reached, or rejects the request.
 pub async fn watch(args: &GetArgs, client: &ClientArgs) -> Result<Answer, answer::Error> {
-    let asked = &asked(args.what.as_ref(), args.name.as_ref())?;
+    let requested = &requested(args.what.as_ref(), args.name.as_ref())?;
     let cluster = Cluster::connect_to_follow(client).await.map_err(Error::from)?;
     let here = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
-    let namespace = Some(here).filter(|_| !args.all_namespaces && asked.kind.is_namespaced());
+    let namespace = Some(here).filter(|_| !args.all_namespaces && requested.kind.is_namespaced());
     let labels = args.selector.as_deref();
     // A watch retries after every error; the list reports what may not be read.
-    let list = cluster.selected(asked.kind, namespace, labels).await;
+    let list = cluster.selected(requested.kind, namespace, labels).await;
     list.map_err(Error::from)?;
     let config = watcher::Config {
         label_selector: labels.map(str::to_owned),
-        field_selector: asked.name.as_ref().map(|name| format!("metadata.name={name}")),
+        field_selector: requested.name.as_ref().map(|name| format!("metadata.name={name}")),
         ..watcher::Config::default()
     };
-    let events = watcher(cluster.api(asked.kind, namespace), config);
+    let events = watcher(cluster.api(requested.kind, namespace), config);
     pin_mut!(events);
     let mut seen = BTreeMap::<Key, DynamicObject>::new();
     let mut started = false;
@@ -76,16 +76,16 @@ pub async fn watch(args: &GetArgs, client: &ClientArgs) -> Result<Answer, answer
         };
         let text = match (&args.output, &changed) {
             (Some(output), Some(object)) if !args.is_wide() => output
-                .written(asked.kind, std::slice::from_ref(object), true)
+                .written(requested.kind, std::slice::from_ref(object), true)
                 .map_err(answer::Error::from)?,
             (Some(output), None) if !args.is_wide() => {
                 let all: Vec<DynamicObject> = seen.values().cloned().collect();
-                output.written(asked.kind, &all, asked.name.is_some())?
+                output.written(requested.kind, &all, requested.name.is_some())?
             }
             _ => {
-                let (keys, lines) = match asked.kind {
+                let (keys, lines) = match requested.kind {
                     Kind::ModelDeployment => deployments(args, &seen, namespace.is_none()),
-                    _ => of_server(args, asked, &cluster, namespace).await?,
+                    _ => of_server(args, requested, &cluster, namespace).await?,
                 };
                 match &changed {
                     None => lines.concat(),
@@ -129,19 +129,19 @@ fn deployments(args: &GetArgs, seen: &BTreeMap<Key, DynamicObject>, namespaces: 
 /// The server itself makes the tables of other kinds.
 async fn of_server(
     args: &GetArgs,
-    asked: &Asked,
+    requested: &Requested,
     cluster: &Cluster,
     namespace: Option<&Namespace>,
 ) -> Result<Rows, Error> {
     let table = cluster
-        .table(asked.kind, namespace, None, args.selector.as_deref())
+        .table(requested.kind, namespace, None, args.selector.as_deref())
         .await?;
     let key = |row: &Value| {
         let text = |name: &str| row["object"]["metadata"][name].as_str().map(str::to_owned);
         (text("namespace"), text("name").unwrap_or_default())
     };
     let keys = table["rows"].as_array().map(|rows| rows.iter().map(key).collect());
-    let everywhere = namespace.is_none() && asked.kind.is_namespaced();
+    let everywhere = namespace.is_none() && requested.kind.is_namespaced();
     Ok((
         keys.unwrap_or_default(),
         lines(&get::server_table(&table, args.is_wide(), everywhere)),

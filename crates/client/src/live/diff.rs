@@ -24,7 +24,7 @@ use crate::live::cluster::{self, Cluster};
 use crate::offline::render::{Planned, plans};
 use crate::offline::state::State;
 use crate::target::Ours;
-use crate::view::change::{self, Change, Deed};
+use crate::view::change::{self, Action, Change};
 
 /// Field manager of what users have applied by this command.
 pub const MANAGER: &str = "kubeairunway";
@@ -55,7 +55,7 @@ pub struct Diff {
 impl Diff {
     /// Whether anything would change.
     pub fn is_empty(&self) -> bool {
-        self.deletes.is_empty() && self.changes.iter().all(|c| c.deed == Deed::Unchanged)
+        self.deletes.is_empty() && self.changes.iter().all(|c| c.action == Action::Unchanged)
     }
 }
 
@@ -74,7 +74,7 @@ pub async fn of_live(cluster: &Cluster, md: ModelDeployment, now: Timestamp) -> 
 pub async fn of_new(cluster: &Cluster, written: &DynamicObject, now: Timestamp) -> Result<Diff, cluster::Error> {
     let (live, then) = tried_as_written::<ModelDeployment>(cluster, written).await?;
     let change = Change {
-        deed: Deed::between(live.as_ref().map(dynamic).as_ref(), &dynamic(&then)),
+        action: Action::between(live.as_ref().map(dynamic).as_ref(), &dynamic(&then)),
         object: dynamic(&then),
     };
     upstream(cluster, then, vec![change], now).await
@@ -175,7 +175,7 @@ pub(crate) async fn planned(
         doing: format!("plan for ModelDeployment '{}'", md.name_any()),
         source: Box::new(kube::Error::SerdeError(source)),
     };
-    let bare = State::held(configs.clone(), [], []);
+    let bare = State::of(configs.clone(), [], []);
     let chosen = plans(md.clone(), &bare, now).map_err(failed)?.md;
     let involved = [
         md.selected_provider(),
@@ -196,7 +196,7 @@ pub(crate) async fn planned(
         objects.extend(Box::pin(autoscalers(cluster, crd.is_some(), &md)).await?);
         crds.extend(crd);
     }
-    let state = State::held(configs, crds, objects);
+    let state = State::of(configs, crds, objects);
     plans(md.clone(), &state, now).map_err(failed)
 }
 
@@ -327,7 +327,7 @@ pub(crate) async fn tried(
         .await;
     let then = then.map_err(|e| cluster.explain(e, doing(), "it"))?;
     Ok(Change {
-        deed: Deed::between(live.as_ref(), &then),
+        action: Action::between(live.as_ref(), &then),
         object: apply.object.clone(),
     })
 }

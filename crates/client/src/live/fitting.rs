@@ -10,7 +10,7 @@ use kube::api::{ListParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use runway_api::{ModelDeployment, Phase};
-use runway_fit::{self as fit, Asked, Devices, Group, Report, Seen};
+use runway_fit::{self as fit, Devices, Group, Planned, Report, Seen};
 use runway_manifests::built_in_providers;
 use runway_operator::telemetry::chain;
 use serde::de::DeserializeOwned;
@@ -74,13 +74,13 @@ pub async fn of(cluster: &Cluster, md: ModelDeployment, now: Timestamp) -> Resul
     let groups = fit::groups(&objects, &namespace);
     let mut found = read(cluster).await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client(), &namespace);
-    let mut asked = Vec::new();
+    let mut planned = Vec::new();
     for group in groups {
         let seen = dry_run(&pods, &group).await;
-        asked.push(Asked { group, seen });
+        planned.push(Planned { group, seen });
     }
     let quotas: Api<ResourceQuota> = Api::namespaced(cluster.client(), &namespace);
-    if asked.iter().any(|asked| asked.group.replicas > 1)
+    if planned.iter().any(|planned| planned.group.replicas > 1)
         && let Ok(quotas) = quotas.list(&ListParams::default()).await
     {
         let names = quotas.items.iter().map(ResourceExt::name_any);
@@ -88,7 +88,7 @@ pub async fn of(cluster: &Cluster, md: ModelDeployment, now: Timestamp) -> Resul
         found.notes.extend(names.map(note));
     }
     let instead = without_pods(&md, provider.as_deref());
-    Ok(fit::report(&md, provider, &asked, Some(instead), &found))
+    Ok(fit::report(&md, provider, &planned, Some(instead), &found))
 }
 
 /// Reason for which no pods are planned.
@@ -184,7 +184,7 @@ where
 /// The final form of a pod: defaults, LimitRanges, RuntimeClass, webhooks. With the user's permissions.
 async fn dry_run(pods: &Api<Pod>, group: &Group) -> Seen {
     if group.operator.is_some() || !group.opaque.is_empty() {
-        return Seen::Unasked("the pods are not final".to_owned());
+        return Seen::NotTried("the pods are not final".to_owned());
     }
     let mut pod = group.pod.clone();
     pod.metadata.generate_name = Some("check-fit-".to_owned());
@@ -195,7 +195,7 @@ async fn dry_run(pods: &Api<Pod>, group: &Group) -> Seen {
     match pods.create(&params, &pod).await {
         Ok(pod) => Seen::Complete(Box::new(pod)),
         Err(kube::Error::Api(status)) if is_rejection(status.code, &status.message) => Seen::Rejected(status.message),
-        Err(error) => Seen::Unasked(format!(
+        Err(error) => Seen::NotTried(format!(
             "no dry run of the pods, so that LimitRanges and webhooks are not considered: {}",
             chain(&error)
         )),

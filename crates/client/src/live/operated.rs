@@ -22,7 +22,7 @@ use runway_operator::plan::{Apply, Delete};
 use crate::live::cluster::{self, Cluster};
 use crate::live::diff::{Diff, dynamic, tried, tried_as_written};
 use crate::target::{Kind, Target};
-use crate::view::change::{Change, Deed};
+use crate::view::change::{Action, Change};
 
 /// Changes that the operator would make for an existing AsyncActor.
 ///
@@ -70,7 +70,7 @@ pub async fn of_new_distribution(
 
 fn changed(live: Option<&DynamicObject>, then: DynamicObject) -> Change {
     Change {
-        deed: Deed::between(live, &then),
+        action: Action::between(live, &then),
         object: then,
     }
 }

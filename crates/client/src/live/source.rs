@@ -36,7 +36,7 @@ use crate::offline::why;
 use crate::target::{self, Ours, Target};
 use crate::view::depth::Depth;
 use crate::view::events::is_about;
-use crate::view::held::{self, Held};
+use crate::view::explain::{self, Explanation};
 use crate::view::pods::{actor_selector, distribution_selector, pod_labels, pod_selectors};
 use crate::view::status::{Upstream, View};
 use crate::view::tree::{self, Belongings, Tree};
@@ -265,19 +265,23 @@ impl Source {
     ///
     /// # Errors
     /// The cluster rejects a request, or the files do not contain the object.
-    pub async fn held(&mut self, target: &Target, namespace: Option<&Namespace>) -> Result<Vec<Held>, Error> {
+    pub async fn explanations(
+        &mut self,
+        target: &Target,
+        namespace: Option<&Namespace>,
+    ) -> Result<Vec<Explanation>, Error> {
         let mut all = Vec::new();
         match target.kind {
             target::Kind::AsyncActor => {
                 for actor in self.named::<AsyncActor>(target, namespace).await? {
                     let conditions = actor.status.as_ref().map_or(&[][..], |s| &s.conditions);
-                    all.push(held::explain(&self.tree_of_actor(&actor).await, conditions));
+                    all.push(explain::explain(&self.tree_of_actor(&actor).await, conditions));
                 }
             }
             target::Kind::LlamaStackDistribution => {
                 for llsd in self.named::<LlamaStackDistribution>(target, namespace).await? {
                     let conditions = llsd.status.as_ref().map_or(&[][..], |s| &s.conditions);
-                    all.push(held::explain(&self.tree_of_distribution(&llsd).await, conditions));
+                    all.push(explain::explain(&self.tree_of_distribution(&llsd).await, conditions));
                 }
             }
             _ => return Err(Error::NothingBelow(target.clone())),
@@ -644,7 +648,7 @@ fn read(
 ) -> Option<ModelDeployment> {
     match admission {
         Admission::First => admit(document, state, said).map(|admitted| admitted.md),
-        Admission::Past => render::held(document).map_err(|error| said.push(error)).ok(),
+        Admission::Past => render::parsed(document).map_err(|error| said.push(error)).ok(),
     }
 }
 

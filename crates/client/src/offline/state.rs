@@ -87,7 +87,7 @@ impl State {
     }
 
     /// State of a real cluster. A CRD that is not listed is not installed.
-    pub fn held(
+    pub fn of(
         configs: impl IntoIterator<Item = InferenceProviderConfig>,
         crds: impl IntoIterator<Item = CustomResourceDefinition>,
         objects: impl IntoIterator<Item = DynamicObject>,

@@ -19,13 +19,13 @@ pub struct Change {
     pub object: DynamicObject,
     /// Planned action.
     #[serde(flatten)]
-    pub deed: Deed,
+    pub action: Action,
 }
 
 /// Planned action for an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "deed", content = "fields", rename_all = "camelCase")]
-pub enum Deed {
+#[serde(tag = "action", content = "fields", rename_all = "camelCase")]
+pub enum Action {
     /// The object does not exist.
     Create,
     /// The object differs in these fields.
@@ -51,7 +51,7 @@ impl fmt::Display for Field {
     }
 }
 
-impl Deed {
+impl Action {
     /// Past participle of the action, such as `created`.
     pub fn done(&self) -> &'static str {
         match self {
@@ -82,13 +82,13 @@ pub fn show(changes: &[Change], obsolete: &[DynamicObject]) -> String {
     for change in changes {
         let id = place(&change.object);
         // Writing to a String does not fail.
-        let _ = match &change.deed {
-            Deed::Create => writeln!(text, "create  {id}"),
-            Deed::Unchanged => {
+        let _ = match &change.action {
+            Action::Create => writeln!(text, "create  {id}"),
+            Action::Unchanged => {
                 unchanged += 1;
                 Ok(())
             }
-            Deed::Change(lines) => {
+            Action::Change(lines) => {
                 let _ = writeln!(text, "change  {id}");
                 for line in lines.iter().take(MOST_LINES) {
                     let _ = writeln!(text, "          {line}");
@@ -229,24 +229,24 @@ mod tests {
     #[test]
     fn fields_of_the_server_are_not_changes() {
         assert_eq!(
-            Deed::between(Some(&deployment("a:1", "1")), &deployment("a:1", "2")),
-            Deed::Unchanged
+            Action::between(Some(&deployment("a:1", "1")), &deployment("a:1", "2")),
+            Action::Unchanged
         );
-        assert_eq!(Deed::between(None, &deployment("a:1", "")), Deed::Create);
+        assert_eq!(Action::between(None, &deployment("a:1", "")), Action::Create);
     }
 
     #[test]
     fn a_change_names_the_field_before_and_after() {
-        let deed = Deed::between(Some(&deployment("a:1", "1")), &deployment("a:2", "1"));
+        let action = Action::between(Some(&deployment("a:1", "1")), &deployment("a:2", "1"));
         let field = Field {
             path: "spec.template.spec.containers[main].image".to_owned(),
             before: "a:1".to_owned(),
             after: "a:2".to_owned(),
         };
-        assert_eq!(deed, Deed::Change(vec![field]));
+        assert_eq!(action, Action::Change(vec![field]));
         let change = Change {
             object: deployment("a:2", "1"),
-            deed,
+            action,
         };
         let gone = object(json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "old" } }));
         assert_eq!(
@@ -265,7 +265,7 @@ mod tests {
         let lines = (0..30).map(field).collect();
         let change = Change {
             object: deployment("a", ""),
-            deed: Deed::Change(lines),
+            action: Action::Change(lines),
         };
         assert!(show(&[change], &[]).ends_with("          … and 10 more fields\n"));
     }

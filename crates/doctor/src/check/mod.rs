@@ -54,7 +54,7 @@ pub struct Group {
     /// Text for the user.
     pub title: &'static str,
     /// Phase of the installation in which the group runs.
-    pub asked: Asked,
+    pub phase: Phase,
     /// The checks, causes before consequences.
     pub checks: &'static [Check],
     /// Judge of the checks without one of their own. It reports each object once, under the first check that fails.
@@ -63,7 +63,7 @@ pub struct Group {
 
 /// Phase of the installation in which a group of checks runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Phase {
     /// Before and after the installation.
     Always,
     /// Before it, with `--pre`.

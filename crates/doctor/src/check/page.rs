@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Asked, GROUPS};
+use super::{GROUPS, Phase};
 
 /// Path of the page.
 pub const PATH: &str = "docs/reference/checks.md";
@@ -36,9 +36,9 @@ The exit code for wrong usage is 2. The IDs below are stable.
 pub fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
     for group in GROUPS {
-        let when = match group.asked {
-            Asked::Before => " (`--pre`)",
-            Asked::Always | Asked::After => "",
+        let when = match group.phase {
+            Phase::Before => " (`--pre`)",
+            Phase::Always | Phase::After => "",
         };
         // Writing to a text does not fail.
         let _ = write!(page, "\n## {}{when}\n", group.title);

@@ -46,17 +46,17 @@ fn node(name: &str, gpus: &str) -> Node {
     serde_json::from_value(node).unwrap()
 }
 
-fn asked(object: &DynamicObject) -> Vec<Asked> {
+fn planned(object: &DynamicObject) -> Vec<Planned> {
     groups(&[object], "default")
         .into_iter()
-        .map(|group| Asked {
+        .map(|group| Planned {
             seen: Seen::Complete(Box::new(group.pod.clone())),
             group,
         })
         .collect()
 }
 
-fn reported(asked: &[Asked], nodes: Vec<Node>, pods: Vec<Pod>) -> Report {
+fn reported(planned: &[Planned], nodes: Vec<Node>, pods: Vec<Pod>) -> Report {
     let cluster = Cluster {
         nodes,
         pods,
@@ -65,7 +65,7 @@ fn reported(asked: &[Asked], nodes: Vec<Node>, pods: Vec<Pod>) -> Report {
     report(
         &md(),
         Some("direct".to_owned()),
-        asked,
+        planned,
         Some("no pods are planned".to_owned()),
         &cluster,
     )
@@ -73,13 +73,16 @@ fn reported(asked: &[Asked], nodes: Vec<Node>, pods: Vec<Pod>) -> Report {
 
 #[test]
 fn a_report_counts_nodes_like_the_scheduler() {
-    let asked = asked(&deployment(&json!({}), 2));
-    let report = reported(&asked, vec![node("a", "1"), node("b", "0")], Vec::new());
+    let planned = planned(&deployment(&json!({}), 2));
+    let report = reported(&planned, vec![node("a", "1"), node("b", "0")], Vec::new());
     assert_eq!(report.verdict, Verdict::No);
     let group = &report.pods[0];
     assert_eq!((group.nodes, group.all_nodes, group.room), (1, 2, 1));
     assert_eq!(group.message, "1/2 nodes are available: 1 Insufficient nvidia.com/gpu");
-    assert_eq!(reported(&asked, vec![node("a", "2")], Vec::new()).verdict, Verdict::Yes);
+    assert_eq!(
+        reported(&planned, vec![node("a", "2")], Vec::new()).verdict,
+        Verdict::Yes
+    );
 }
 
 /// A node with GPUs of this kind and memory in MiB.
@@ -103,7 +106,7 @@ fn memory(kind: &str, nodes: Vec<Node>, pods: Vec<Pod>) -> MemoryReport {
         pods,
         ..Cluster::default()
     };
-    report(&md, None, &asked(&object), None, &cluster).memory.unwrap()
+    report(&md, None, &planned(&object), None, &cluster).memory.unwrap()
 }
 
 #[test]
@@ -168,10 +171,10 @@ fn current_pods_count_as_the_rollout_replaces_them() {
         (rolling(1), 1, Verdict::Unknown),
         (json!({"type": "Recreate"}), 3, Verdict::No),
     ] {
-        let asked = asked(&deployment(&strategy, replicas));
-        let mut current = asked[0].group.pod.clone();
+        let planned = planned(&deployment(&strategy, replicas));
+        let mut current = planned[0].group.pod.clone();
         current.spec.as_mut().unwrap().node_name = Some("a".to_owned());
-        let report = reported(&asked, vec![node("a", "2")], vec![current.clone(), current]);
+        let report = reported(&planned, vec![node("a", "2")], vec![current.clone(), current]);
         assert_eq!(report.verdict, expected, "{strategy} {replicas}");
         assert!(
             report.notes[0].starts_with("2 pod(s) of this deployment"),
@@ -183,16 +186,16 @@ fn current_pods_count_as_the_rollout_replaces_them() {
 
 #[test]
 fn answers_of_the_api_server_decide() {
-    let mut asked = asked(&deployment(&json!({}), 1));
-    asked[0].seen = Seen::Unasked("no dry run".to_owned());
+    let mut planned = planned(&deployment(&json!({}), 1));
+    planned[0].seen = Seen::NotTried("no dry run".to_owned());
     let nodes = vec![node("a", "1")];
-    let report = reported(&asked, nodes.clone(), Vec::new());
+    let report = reported(&planned, nodes.clone(), Vec::new());
     assert_eq!(
         (report.verdict, report.pods[0].unknown.as_slice()),
         (Verdict::Unknown, &["no dry run".to_owned()][..])
     );
-    asked[0].seen = Seen::Rejected("exceeded quota".to_owned());
-    let report = reported(&asked, nodes, Vec::new());
+    planned[0].seen = Seen::Rejected("exceeded quota".to_owned());
+    let report = reported(&planned, nodes, Vec::new());
     assert_eq!(report.verdict, Verdict::No);
     assert_eq!(
         report.pods[0].message,
@@ -233,8 +236,8 @@ fn upstream_pods_can_only_be_denied() {
         (&ray, "RayService/llama workers"),
         (&kaito, "InferenceSet/llama"),
     ] {
-        let asked = asked(object);
-        let of = |gpus: &str| reported(&asked, vec![node("a", gpus)], Vec::new());
+        let planned = planned(object);
+        let of = |gpus: &str| reported(&planned, vec![node("a", gpus)], Vec::new());
         let (enough, short) = (of("8"), of("3"));
         assert_eq!(enough.verdict, Verdict::Unknown, "{name}");
         assert_eq!(short.verdict, Verdict::No, "{name}");
@@ -263,7 +266,7 @@ fn pods_that_are_not_known_are_named() {
             json!({"apiVersion": "kaito.sh/v1beta1", "kind": "InferenceSet", "metadata": metadata,
             "spec": {"replicas": 1, "template": body}}),
         );
-        let report = reported(&asked(&set), vec![node("a", "8")], Vec::new());
+        let report = reported(&planned(&set), vec![node("a", "8")], Vec::new());
         assert_eq!(
             (report.verdict, report.pods[0].unknown.as_slice()),
             (Verdict::Unknown, &[reason.to_owned()][..])
@@ -283,7 +286,7 @@ fn pods_that_are_not_known_are_named() {
 #[ignore = "measures time"]
 fn fit_of_1000_nodes() {
     let nodes: Vec<Node> = (0..1000).map(|i| node(&format!("node-{i}"), "8")).collect();
-    let mut busy = asked(&deployment(&json!({}), 1))[0].group.pod.clone();
+    let mut busy = planned(&deployment(&json!({}), 1))[0].group.pod.clone();
     busy.metadata.labels = None;
     let pods: Vec<Pod> = (0..30_000)
         .map(|i| {
@@ -295,7 +298,7 @@ fn fit_of_1000_nodes() {
             pod
         })
         .collect();
-    let asked = asked(&deployment(&json!({}), 100));
+    let planned = planned(&deployment(&json!({}), 100));
     let cluster = Cluster {
         nodes,
         pods,
@@ -304,7 +307,7 @@ fn fit_of_1000_nodes() {
     let mut times: Vec<_> = (0..11)
         .map(|_| {
             let start = std::time::Instant::now();
-            assert_eq!(report(&md(), None, &asked, None, &cluster).verdict, Verdict::Yes);
+            assert_eq!(report(&md(), None, &planned, None, &cluster).verdict, Verdict::Yes);
             start.elapsed()
         })
         .collect();

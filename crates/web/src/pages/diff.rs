@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::response::Response;
-use runway_client::change::{self, Deed, Field};
+use runway_client::change::{self, Action, Field};
 use runway_client::diff;
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
@@ -15,7 +15,7 @@ use crate::refusal;
 /// An object, and what would become of it.
 struct Item {
     mood: &'static str,
-    deed: &'static str,
+    action: &'static str,
     place: String,
     fields: Vec<Field>,
     /// The whole of it, if it is not there yet.
@@ -36,7 +36,7 @@ struct Page {
 
 impl Page {
     fn is_quiet(&self) -> bool {
-        self.trouble.is_empty() && self.deletes.is_empty() && self.items.iter().all(|i| i.deed == "unchanged")
+        self.trouble.is_empty() && self.deletes.is_empty() && self.items.iter().all(|i| i.action == "unchanged")
     }
 }
 
@@ -69,14 +69,14 @@ pub async fn show(Asker(session): Asker, Of { namespace, name }: Of) -> Response
 
 fn item(change: change::Change) -> Item {
     let place = change::place(&change.object);
-    let (mood, deed, fields, yaml) = match change.deed {
-        Deed::Create => ("open", "would be created", Vec::new(), page::yaml(&change.object)),
-        Deed::Change(fields) => ("open", "would change", fields, String::new()),
-        Deed::Unchanged => ("good", "unchanged", Vec::new(), String::new()),
+    let (mood, action, fields, yaml) = match change.action {
+        Action::Create => ("open", "would be created", Vec::new(), page::yaml(&change.object)),
+        Action::Change(fields) => ("open", "would change", fields, String::new()),
+        Action::Unchanged => ("good", "unchanged", Vec::new(), String::new()),
     };
     Item {
         mood,
-        deed,
+        action,
         place,
         fields,
         yaml,

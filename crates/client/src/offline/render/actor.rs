@@ -54,7 +54,7 @@ pub(super) fn follow(
 ) -> Option<Outcome> {
     let subject = document.subject();
     let mut say = |level, text: String| said.push(Diagnostic::about(level, &subject, text));
-    let actor = match held(document) {
+    let actor = match parsed(document) {
         Ok(actor) => actor,
         Err(text) => {
             say(Level::Error, text);
@@ -131,7 +131,7 @@ pub(super) fn follow(
 }
 
 /// An AsyncActor as a cluster holds it, or why it cannot be one.
-fn held(document: &Document) -> Result<AsyncActor, String> {
+fn parsed(document: &Document) -> Result<AsyncActor, String> {
     if !document.value.get("spec").is_some_and(Value::is_object) {
         return Err(format!(
             "spec is required: it sets the workload to run or to bind to ({})",
@@ -145,7 +145,7 @@ fn held(document: &Document) -> Result<AsyncActor, String> {
 
 fn planned(actor: &AsyncActor, state: &State, actors: &Actors, now: Timestamp) -> (Plan, Option<Duration>) {
     let namespace = actor.namespace().unwrap_or_default();
-    let others = state.actors.iter().filter_map(|document| held(document).ok());
+    let others = state.actors.iter().filter_map(|document| parsed(document).ok());
     let others =
         others.filter(|other| other.namespace().as_deref() == Some(&namespace) && other.name_any() != actor.name_any());
     let mut seen = Observed {

@@ -21,7 +21,7 @@ pub(crate) struct Admitted {
 }
 
 /// A ModelDeployment as a cluster holds it, or why it cannot be one.
-pub(crate) fn held(document: &Document) -> Result<ModelDeployment, Diagnostic> {
+pub(crate) fn parsed(document: &Document) -> Result<ModelDeployment, Diagnostic> {
     let mut md = parse(document).map_err(|text| Diagnostic::about(Level::Error, document.subject(), text))?;
     let namespace = document.namespace().unwrap_or(DEFAULT_NAMESPACE);
     md.metadata.namespace = Some(namespace.to_owned());
@@ -30,7 +30,7 @@ pub(crate) fn held(document: &Document) -> Result<ModelDeployment, Diagnostic> {
 
 /// Runs admission of a ModelDeployment. Errors and warnings are added to `said`.
 pub(crate) fn admit(document: &Document, state: &State, said: &mut Vec<Diagnostic>) -> Option<Admitted> {
-    let md = held(document).map_err(|error| said.push(error)).ok()?;
+    let md = parsed(document).map_err(|error| said.push(error)).ok()?;
     let mut written = document.value.clone();
     written["metadata"]["namespace"] = json!(md.metadata.namespace);
     let error = |e: serde_json::Error| Diagnostic::about(Level::Error, document.subject(), e.to_string());

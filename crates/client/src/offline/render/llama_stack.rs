@@ -13,7 +13,7 @@ use runway_llama_stack_operator::{kinds, plan, references, validate};
 use runway_manifests::{NAMESPACE, Release};
 use serde_json::{Value, json};
 
-use super::admission::held;
+use super::admission::parsed;
 use super::note::event;
 use crate::diagnostic::{Diagnostic, Level};
 use crate::offline::documents::Document;
@@ -90,7 +90,7 @@ fn observed(llsd: LlamaStackDistribution, state: &State, now: Timestamp) -> Obse
         state
             .deployments
             .iter()
-            .filter_map(|document| held(document).ok())
+            .filter_map(|document| parsed(document).ok())
             .find(|md| md.name_any() == name && md.namespace().as_deref() == Some(&namespace))
     };
     Observed {

@@ -36,7 +36,7 @@ use crate::text;
 use note::event;
 
 pub use actor::Actors;
-pub(crate) use admission::{admit, held};
+pub(crate) use admission::{admit, parsed};
 
 /// Options of [`render`].
 #[derive(Clone, Copy, Debug)]

@@ -205,7 +205,7 @@ fn asked(document: &Document, state: &State, fine: bool, now: Timestamp) -> Vec<
 /// Admission with the core's and the providers' rules; then what would come of it.
 fn deployment(document: &Document, state: &State, now: Timestamp) -> Vec<Finding> {
     // The schema has reported documents that cannot be parsed.
-    let Ok(mut md) = render::held(document) else {
+    let Ok(mut md) = render::parsed(document) else {
         return Vec::new();
     };
     if md.is_deleting() {

@@ -16,7 +16,7 @@ pub(super) use cluster::DEPLOY;
 pub(super) use neighbors::KEDA;
 pub(super) use providers::OPERATORS;
 
-use super::{Asked, Causes, Check, Group, Judged, Judgement, Level, Observed, Outcome, Skip};
+use super::{Causes, Check, Group, Judged, Judgement, Level, Observed, Outcome, Phase, Skip};
 
 /// URL of the documentation of all checks.
 const DOCUMENTATION: &str = "https://github.com/kubeairunway/kubeairunway/blob/main/docs/reference/checks.md";
@@ -26,77 +26,77 @@ pub static GROUPS: &[Group] = &[
     Group {
         id: "cluster",
         title: "Cluster",
-        asked: Asked::Always,
+        phase: Phase::Always,
         checks: cluster::CHECKS,
         causes: None,
     },
     Group {
         id: "pre",
         title: "Before installation",
-        asked: Asked::Before,
+        phase: Phase::Before,
         checks: cluster::BEFORE,
         causes: None,
     },
     Group {
         id: "kinds",
         title: "CustomResourceDefinitions",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: kinds::CHECKS,
         causes: None,
     },
     Group {
         id: "controllers",
         title: "Controllers",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: controllers::CHECKS,
         causes: None,
     },
     Group {
         id: "admission",
         title: "Admission",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: admission::CHECKS,
         causes: None,
     },
     Group {
         id: "providers",
         title: "Providers",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: providers::CHECKS,
         causes: None,
     },
     Group {
         id: "nodes",
         title: "Nodes",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: nodes::CHECKS,
         causes: None,
     },
     Group {
         id: "models",
         title: "ModelDeployments",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: models::CHECKS,
         causes: Some(models::causes),
     },
     Group {
         id: "actors",
         title: "AsyncActors",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: others::ACTORS,
         causes: Some(others::of_actors),
     },
     Group {
         id: "llama-stack",
         title: "LlamaStackDistributions",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: others::DISTRIBUTIONS,
         causes: Some(others::of_distributions),
     },
     Group {
         id: "neighbors",
         title: "Scaling, policies, metrics",
-        asked: Asked::After,
+        phase: Phase::After,
         checks: neighbors::CHECKS,
         causes: None,
     },
@@ -104,14 +104,14 @@ pub static GROUPS: &[Group] = &[
 
 /// Results of all checks, `before` an installation or after it.
 pub fn judge(observed: &Observed, before: bool) -> Vec<Judgement> {
-    let asked = |group: &&Group| match group.asked {
-        Asked::Always => true,
-        Asked::Before => before,
-        Asked::After => !before,
+    let runs = |group: &&Group| match group.phase {
+        Phase::Always => true,
+        Phase::Before => before,
+        Phase::After => !before,
     };
     GROUPS
         .iter()
-        .filter(asked)
+        .filter(runs)
         .map(|group| {
             let causes = group.causes.map_or_else(|| Ok(Vec::new()), |judge| judge(observed));
             let judged = |check: &Check| match check.judge {

@@ -1,4 +1,4 @@
-//! `kubeairunway why` for AsyncActors and LlamaStackDistributions: which condition holds one, where its chain breaks, and what to
+//! `kubeairunway why` for AsyncActors and LlamaStackDistributions: which condition blocks one, where its chain breaks, and what to
 //! do. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -11,7 +11,7 @@ use crate::view::tree::{Broken, Health, Tree};
 /// State of an object, and the conditions that block it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Held {
+pub struct Explanation {
     /// Kind.
     pub kind: String,
     /// Name.
@@ -23,7 +23,7 @@ pub struct Held {
     /// State, in a sentence.
     pub message: String,
     /// Whether it is blocked.
-    pub held: bool,
+    pub blocked: bool,
     /// The conditions that are not as they should be, the cause first.
     pub conditions: Vec<Cause>,
     /// First failure in its chain.
@@ -49,20 +49,20 @@ pub struct Cause {
 }
 
 /// Explains an object by its conditions, in the order of causes, and its chain.
-pub fn explain(tree: &Tree, conditions: &[Condition]) -> Held {
+pub fn explain(tree: &Tree, conditions: &[Condition]) -> Explanation {
     let (sums, causes): (Vec<_>, Vec<_>) = conditions
         .iter()
         .filter(|c| condition::is_amiss(c))
         .partition(|c| [condition::READY, condition::STALLED].contains(&c.type_.as_str()));
     // These two only repeat what others say, if others say something.
     let causes = if causes.is_empty() { sums } else { causes };
-    Held {
+    Explanation {
         kind: tree.root.kind.clone(),
         name: tree.name.clone(),
         namespace: tree.namespace.clone(),
         state: tree.root.state.clone(),
         message: tree.root.text.clone(),
-        held: tree.root.health != Health::Good,
+        blocked: tree.root.health != Health::Good,
         conditions: causes.into_iter().map(cause).collect(),
         broken: tree.broken.clone(),
         missing: tree.missing.clone(),
@@ -79,30 +79,33 @@ fn cause(condition: &Condition) -> Cause {
 }
 
 /// The explanation on a screen.
-pub fn screen(held: &Held, look: Look) -> String {
-    let name = look.strong(&format!("{}/{}", held.namespace, held.name));
-    let state = if held.held {
-        look.paint(Mood::Bad, &held.state)
+pub fn screen(explained: &Explanation, look: Look) -> String {
+    let name = look.strong(&format!("{}/{}", explained.namespace, explained.name));
+    let state = if explained.blocked {
+        look.paint(Mood::Bad, &explained.state)
     } else {
-        look.paint(Mood::Good, &format!("{}, not blocked", held.state))
+        look.paint(Mood::Good, &format!("{}, not blocked", explained.state))
     };
     let mut lines = vec![format!("{name}: {state}")];
-    if !held.message.is_empty() {
-        lines.push(format!("  {}", text::cell(&held.message)));
+    if !explained.message.is_empty() {
+        lines.push(format!("  {}", text::cell(&explained.message)));
     }
-    if let Some(broken) = &held.broken {
+    if let Some(broken) = &explained.broken {
         let stops = format!("Blocked at {}: {}", broken.object, broken.reason);
         lines.push(format!("  {}", text::cell(&stops)));
     }
     let mut screen = text::lines(lines.into_iter());
-    if !held.conditions.is_empty() {
+    if !explained.conditions.is_empty() {
         let mut table = text::table(&["CONDITION", "STATUS", "REASON", "MESSAGE"]);
-        for c in &held.conditions {
+        for c in &explained.conditions {
             table.add_row([&c.condition, &c.status, &c.reason, &text::cell(&c.message)]);
         }
         screen = format!("{screen}\n{}", text::aligned(&table));
     }
-    let missing = held.missing.iter().map(|m| format!("Not shown: {}", text::cell(m)));
+    let missing = explained
+        .missing
+        .iter()
+        .map(|m| format!("Not shown: {}", text::cell(m)));
     screen + &text::lines(missing)
 }
 
