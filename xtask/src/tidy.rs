@@ -121,6 +121,8 @@ const NOT_IN_API: [&str; 3] = ["tokio", "kube-client", "hyper"];
 /// crate stands for several.
 const PURE: &[&str] = &[
     "crates/operator/src/kubelet.rs",
+    "crates/provider/src/engine",
+    "crates/provider/src/flags.rs",
     "crates/provider/src/plan",
     "crates/provider/src/request.rs",
     "crates/core/src/plan",

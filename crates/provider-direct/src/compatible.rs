@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
+use runway_provider::engine::{self, Dialect, parallel};
 use runway_provider::flags::find;
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
-use runway_provider::{Refusal, Request, Topology, Worker, parallel, pods, refuse};
+use runway_provider::{Refusal, Request, Topology, Worker, pods, refuse};
 
-use crate::engine::{self, Dialect};
 use crate::overrides::{self, Rollout};
 use crate::registration::NAMES;
 use crate::settings::DirectSettings;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
+use runway_provider::engine::{PARALLEL, ServedName};
 use runway_provider::flags::{self, find};
 
 use crate::compatible::{Accepted, Model};
-use crate::engine::{PARALLEL, ServedName};
 
 /// Default address of the server: all IPv4 addresses.
 const HOST: &str = "0.0.0.0";

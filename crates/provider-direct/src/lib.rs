@@ -38,10 +38,9 @@
 //! - A terminating pod has 120 seconds for running requests. There is no delay before: the `sleep` handler requires Kubernetes
 //!   1.30, later than the oldest supported release.
 //!
-//! Facts about engines are from their repositories; each module of `engine` cites them.
+//! Facts about engines are from their repositories; each module of `runway_provider::engine` cites them.
 
 mod compatible;
-mod engine;
 mod flags;
 mod objects;
 mod overrides;

@@ -3,9 +3,9 @@
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
 use runway_api::provider_config::{Capabilities, EngineCapabilities, PodMetrics, SelectionPolicy, SelectionRule};
+use runway_provider::engine::{self, Dialect};
 use runway_provider::names::{Limit, Names};
 
-use crate::engine::{self, Dialect};
 use crate::overrides;
 
 /// The lowest priority of a rule. A provider without a matching rule has 0, so that any other eligible provider wins.

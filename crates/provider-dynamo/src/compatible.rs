@@ -1,8 +1,9 @@
 //! Validates a request for this provider: what Dynamo does not support is refused here, so that building objects cannot fail.
 
 use runway_api::model_deployment::ModelSource;
+use runway_provider::engine::parallel;
 use runway_provider::flags::find;
-use runway_provider::{Installed, Refusal, Request, Topology, Worker, parallel, pods, refuse};
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods, refuse};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;

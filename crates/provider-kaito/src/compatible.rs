@@ -2,8 +2,9 @@
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::{DEFAULT_GPU, ModelSource};
+use runway_provider::engine::parallel;
 use runway_provider::upstream::crd_name;
-use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, llama_server, parallel, pods, refuse};
+use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, llama_server, pods, refuse};
 
 use crate::config::{InferenceSets, KaitoConfig, NodeProvisioning};
 use crate::engine::Engine;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`contract`] | the trait and its types |
 //! | [`request`] | a ModelDeployment in narrow types |
+//! | [`engine`] | command lines, ports, images and metrics of the engines |
 //! | [`fields`] | builder for upstream objects |
 //! | [`flags`] | flags of an engine's command line |
 //! | [`llama_server`] | command line of llama.cpp's server |
@@ -14,7 +15,7 @@
 //! | [`names`] | limits on names, for admission and reconcile |
 //! | [`pods`], [`volumes`] | fields of pods and their volumes |
 //! | [`settings`] | types for settings of an installation that several providers share |
-//! | [`overrides`], [`parallel`] | checks of overrides and of parallel sizes that several providers share |
+//! | [`overrides`] | checks of overrides that several providers share |
 //! | [`upstream`] | detection of installed upstream schemas |
 //! | [`observe`], [`plan`], [`probe`] | observed state, the plan, and the request to the endpoint: pure |
 //! | [`run`](fn@run) | starts a provider's controller |
@@ -27,6 +28,7 @@ mod configured;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod contract;
+pub mod engine;
 pub mod fields;
 pub mod flags;
 pub mod llama_server;
@@ -34,7 +36,6 @@ pub mod model_pods;
 pub mod names;
 pub mod observe;
 pub mod overrides;
-pub mod parallel;
 pub mod plan;
 pub mod pods;
 pub mod probe;

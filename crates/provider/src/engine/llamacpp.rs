@@ -4,7 +4,7 @@
 //! first. The images' entrypoint is the server (`.devops/cpu.Dockerfile`), in a directory that is not in the PATH. With several
 //! GPUs it distributes a model's layers over all of them.
 
-use runway_provider::llama_server;
+use crate::llama_server;
 
 use super::{Dialect, Metrics, ServedName};
 

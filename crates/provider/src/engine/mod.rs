@@ -1,65 +1,67 @@
-//! Command lines of the engines. A new engine is a module with a [`Dialect`], and a line in [`ALL`].
+//! Facts about inference engines that providers share, each once, with its source: command lines, ports, images, variables and
+//! metrics. A new engine is a module with a [`Dialect`], and a line in [`ALL`].
 
 mod llamacpp;
+pub mod parallel;
 mod sglang;
 mod trtllm;
 mod vllm;
 
 /// Every engine.
-pub(crate) const ALL: [&Dialect; 4] = [&llamacpp::DIALECT, &vllm::DIALECT, &sglang::DIALECT, &trtllm::DIALECT];
+pub const ALL: [&Dialect; 4] = [&llamacpp::DIALECT, &vllm::DIALECT, &sglang::DIALECT, &trtllm::DIALECT];
 
 /// The server of an engine: its command and the names of its flags.
 #[derive(Debug)]
-pub(crate) struct Dialect {
+pub struct Dialect {
     /// Name in `engine.type`.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Name in messages.
-    pub(crate) title: &'static str,
+    pub title: &'static str,
     /// Image for NVIDIA GPUs.
-    pub(crate) gpu_image: &'static str,
+    pub gpu_image: &'static str,
     /// Image for models without GPUs; `None` if the engine requires GPUs.
-    pub(crate) cpu_image: Option<&'static str>,
+    pub cpu_image: Option<&'static str>,
     /// Command of the server; empty if the entrypoint of every image is the server.
-    pub(crate) command: &'static [&'static str],
+    pub command: &'static [&'static str],
     /// Default port of the server.
-    pub(crate) port: u16,
+    pub port: u16,
     /// Arguments that load a model from Hugging Face by ID.
-    pub(crate) from_hub: fn(&str) -> Vec<String>,
+    pub from_hub: fn(&str) -> Vec<String>,
     /// Arguments that load a model from a path in the image.
-    pub(crate) from_path: fn(&str) -> Vec<String>,
+    pub from_path: fn(&str) -> Vec<String>,
     /// Flags that name a model. They are refused next to `model.id`.
-    pub(crate) model_flags: &'static [&'static str],
+    pub model_flags: &'static [&'static str],
     /// Way to set the served name.
-    pub(crate) served_name: ServedName,
+    pub served_name: ServedName,
     /// Flag for the maximum context length, or why there is none.
-    pub(crate) context_length: Result<&'static str, &'static str>,
+    pub context_length: Result<&'static str, &'static str>,
     /// Flag for trust in code that comes with a model, or why there is none.
-    pub(crate) trust_remote_code: Result<&'static str, &'static str>,
+    pub trust_remote_code: Result<&'static str, &'static str>,
     /// Flag for the number of GPUs that share each layer; `None` if the engine always uses all GPUs.
-    pub(crate) tensor_parallel: Option<&'static str>,
+    pub tensor_parallel: Option<&'static str>,
     /// Variable for the directory of downloads.
-    pub(crate) cache_variable: &'static str,
+    pub cache_variable: &'static str,
     /// Flag that enables the engine's metrics at `/metrics`; `None` if they are always enabled, or there are none.
-    pub(crate) metrics_flag: Option<&'static str>,
+    pub metrics_flag: Option<&'static str>,
     /// Metrics for autoscaling.
-    pub(crate) metrics: Metrics,
+    pub metrics: Metrics,
 }
 
 /// Names of an engine's metrics in the custom metrics API. prometheus-adapter serves a gauge under its own name, and a counter
 /// without `_total`, per second (kubernetes-sigs/prometheus-adapter v0.12.0, `deploy/manifests/config-map.yaml`).
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     /// Requests that are processed.
-    pub(crate) requests_in_flight: Option<&'static str>,
+    pub requests_in_flight: Option<&'static str>,
     /// Requests that wait.
-    pub(crate) queued_requests: Option<&'static str>,
+    pub queued_requests: Option<&'static str>,
     /// Tokens that are generated per second.
-    pub(crate) tokens_per_second: Option<&'static str>,
+    pub tokens_per_second: Option<&'static str>,
 }
 
 /// Way to set the name under which `/v1/models` lists the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ServedName {
+pub enum ServedName {
     /// By a flag.
     Flag(&'static str),
     /// It cannot be set, with the reason: it follows from the location of the model.
@@ -67,7 +69,7 @@ pub(crate) enum ServedName {
 }
 
 /// Flags by which a user distributes a model over GPUs.
-pub(crate) const PARALLEL: [&str; 12] = [
+pub const PARALLEL: [&str; 12] = [
     "tensor-parallel-size",
     "tp-size",
     "tp",
@@ -84,6 +86,6 @@ pub(crate) const PARALLEL: [&str; 12] = [
 ];
 
 /// The engine of this name.
-pub(crate) fn find(name: &str) -> Option<&'static Dialect> {
+pub fn find(name: &str) -> Option<&'static Dialect> {
     ALL.into_iter().find(|dialect| dialect.name == name)
 }
