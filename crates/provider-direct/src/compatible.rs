@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
-use runway_provider::engine::{self, Dialect, parallel};
-use runway_provider::flags::find;
+use runway_provider::engine::{self, Dialect, llamacpp, parallel};
+use runway_provider::flags::{find, without_model};
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
 use runway_provider::{Refusal, Request, Topology, Worker, pods, refuse};
@@ -92,17 +92,13 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
     if request.source == ModelSource::Custom {
         return in_image(request);
     }
-    if let Some((key, _)) = engine.model_flags.iter().find_map(|name| find(&request.args, name)) {
-        return refuse(format!(
-            "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
-        ));
-    }
+    without_model(&request.args, engine.model_flags)?;
     let Some(id) = &request.model_id else {
         return refuse("model.id is required when source is huggingface");
     };
     let loads = (engine.from_hub)(id);
     let twice = |(key, _): &(&str, &str)| loads.contains(&format!("--{}", key.replace('_', "-")));
-    match find(&request.args, "hf-file").filter(twice) {
+    match find(&request.args, llamacpp::FILE).filter(twice) {
         Some((key, _)) => refuse(format!(
             "engine.args.{key} and model.id '{id}' both name a file: use one of them"
         )),

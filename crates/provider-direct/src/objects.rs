@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use runway_api::labels::{DEPLOYMENT as NAME_LABEL, PROVIDER};
 use runway_api::model_deployment::Endpoint;
 use runway_provider::fields::fields;
+use runway_provider::flags::Flags;
 use runway_provider::{Component, Kind, Object, Request, Translation};
 use serde_json::{Value, json};
 
 use crate::NAME;
 use crate::compatible::Accepted;
-use crate::flags::{self, Flags};
+use crate::flags;
 use crate::overrides::{self, Rollout};
 use crate::pod::{self, PORT_NAME};
 use crate::schema::{DEPLOYMENT, SERVICE};

@@ -6,11 +6,11 @@
 use runway_api::model_deployment::ModelSource;
 use runway_operator::quantity;
 use runway_provider::fields::fields;
+use runway_provider::flags::Flags;
 use runway_provider::{Request, Worker, pods};
 use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Model};
-use crate::flags::Flags;
 use crate::settings::DirectSettings;
 
 /// Name of the container's port, which the Service and the probes refer to.
@@ -146,19 +146,12 @@ fn has_own_cache(request: &Request) -> bool {
 
 /// Volumes of the pod, and their mounts.
 fn volumes(request: &Request, accepted: &Accepted) -> (Vec<Value>, Vec<Value>) {
-    let (mut sources, mut mounts) = pods::volumes(request, wants_shared_memory(accepted));
+    let (mut sources, mut mounts) = pods::volumes(request, accepted.engine.needs_shared_memory(accepted.worker));
     if has_own_cache(request) {
         sources.insert(0, json!({"name": "cache", "emptyDir": {}}));
         mounts.insert(0, json!({"name": "cache", "mountPath": CACHE}));
     }
     (sources, mounts)
-}
-
-/// The processes of one server, one per GPU, communicate through shared memory, of which a container has 64 MiB by default.
-/// llama.cpp is one process.
-fn wants_shared_memory(accepted: &Accepted) -> bool {
-    let gpus = accepted.worker.gpu.as_ref().map_or(0, |gpu| gpu.count);
-    accepted.engine.tensor_parallel.is_some() && gpus > 1
 }
 
 /// Memory is request and limit: a model that needs more is killed and reported as OOMKilled, instead of affecting the node. CPU

@@ -2,7 +2,7 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::engine::parallel;
-use runway_provider::flags::find;
+use runway_provider::flags::{find, without_model};
 use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods, refuse};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
@@ -89,13 +89,13 @@ fn on_gpu<'a>(request: &Request, role: Role, worker: &'a Worker, field: &str) ->
 }
 
 fn model(request: &Request) -> Result<Model<'_>, Refusal> {
+    if request.source == ModelSource::Huggingface {
+        without_model(&request.args, &flags::MODEL)?;
+    }
     let in_args = flags::MODEL.iter().find_map(|flag| find(&request.args, flag));
     match (request.source, &request.model_id, in_args) {
-        (ModelSource::Huggingface, _, Some((key, _))) => refuse(format!(
-            "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
-        )),
-        (ModelSource::Huggingface, Some(id), None) => Ok(Model::Id(id)),
-        (ModelSource::Huggingface, None, None) => refuse("model.id is required when source is huggingface"),
+        (ModelSource::Huggingface, Some(id), _) => Ok(Model::Id(id)),
+        (ModelSource::Huggingface, None, _) => refuse("model.id is required when source is huggingface"),
         (ModelSource::Custom, ..) if request.image.is_none() => refuse(
             "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
         ),

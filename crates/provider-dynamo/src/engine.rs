@@ -1,5 +1,7 @@
 //! Engines, and the components that serve a model with them.
 
+use runway_provider::engine::{Dialect, SGLANG, TRTLLM, VLLM};
+
 /// Name by which Dynamo finds the container of a component.
 pub(crate) const CONTAINER: &str = "main";
 
@@ -12,6 +14,17 @@ pub(crate) enum Engine {
     Vllm,
     Sglang,
     TrtLlm,
+}
+
+impl Engine {
+    /// Command line of the engine. Dynamo's workers for vLLM and SGLang accept it; that for TensorRT-LLM has flags of its own.
+    pub(crate) fn dialect(self) -> &'static Dialect {
+        match self {
+            Self::Vllm => &VLLM,
+            Self::Sglang => &SGLANG,
+            Self::TrtLlm => &TRTLLM,
+        }
+    }
 }
 
 /// Role of a component.

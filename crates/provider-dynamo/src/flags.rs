@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
-use runway_provider::flags::{arguments, find, first};
+use runway_provider::engine::parallel;
+use runway_provider::flags::{self, arguments, find, first};
 use serde_json::{Map, Value, json};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
@@ -17,7 +18,7 @@ use crate::runtime::{self, ENGINE_OPTIONS};
 /// Flags that name the model.
 pub(crate) const MODEL: [&str; 2] = ["model", "model-path"];
 
-/// Flag with the served name.
+/// Flag with the served name, the same for all workers.
 const MODEL_NAME: &str = "served-model-name";
 
 /// Arguments of a worker, and fields of the spec that have no effect.
@@ -37,7 +38,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
     for (flag, value) in derived(accepted, worker) {
         flags.derive(flag, value);
     }
-    if worker.gpu.count > 1 && !PARALLEL.iter().any(|way| flags.reports(way)) {
+    if worker.gpu.count > 1 && !parallel::flags().any(|flag| flags.reports(flag)) {
         flags.derive(tensor_parallel(engine), &worker.gpu.count.to_string());
     }
     let model = match accepted.model {
@@ -45,9 +46,9 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
         Model::InArgs | Model::InImage => Vec::new(),
     };
     Arguments {
-        model_name: first(&flags.values, MODEL_NAME),
+        model_name: first(&flags.flags.values, MODEL_NAME),
         list: model.into_iter().chain(flags.arguments()).collect(),
-        ignored: flags.ignored,
+        ignored: flags.flags.ignored,
     }
 }
 
@@ -64,20 +65,6 @@ fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'s
         .chain(events)
         .copied()
 }
-
-/// Flags that distribute a model over GPUs. With any of them, the user has decided.
-const PARALLEL: [&str; 10] = [
-    "tensor-parallel-size",
-    "tp-size",
-    "tp",
-    "pipeline-parallel-size",
-    "pp-size",
-    "pp",
-    "data-parallel-size",
-    "dp-size",
-    "dp",
-    "prefill-context-parallel-size",
-];
 
 fn model_flag(engine: Engine) -> &'static str {
     match engine {
@@ -105,11 +92,10 @@ fn is_option(key: &str) -> bool {
     key.contains('_')
 }
 
-/// Flags by name, with an empty value for a flag without one.
+/// Flags, and TensorRT-LLM's options.
 struct Flags {
-    values: BTreeMap<String, String>,
+    flags: flags::Flags,
     options: Map<String, Value>,
-    ignored: Vec<String>,
 }
 
 impl Flags {
@@ -120,19 +106,18 @@ impl Flags {
             .into_iter()
             .partition(|(key, _)| engine == Engine::TrtLlm && is_option(key));
         Self {
-            values,
+            flags: flags::Flags::given(&values),
             options: nested(
                 options
                     .iter()
                     .map(|(key, value)| (key.clone(), option(value)))
                     .collect(),
             ),
-            ignored: Vec::new(),
         }
     }
 
     fn find(&self, flag: &str) -> Option<(&str, &str)> {
-        find(&self.values, flag)
+        find(&self.flags.values, flag)
     }
 
     /// Whether a flag is set, or TensorRT-LLM's option of that name.
@@ -142,56 +127,39 @@ impl Flags {
 
     /// Flags for context length and trust.
     fn spec(&mut self, request: &Request, engine: Engine) {
-        match (request.context_length, engine) {
-            (None, _) => {}
-            (Some(tokens), Engine::Vllm) => self.set("engine.contextLength", "max-model-len", &tokens.to_string()),
-            (Some(tokens), Engine::Sglang) => self.set("engine.contextLength", "context-length", &tokens.to_string()),
-            (Some(_), Engine::TrtLlm) => self.ignored.push(
+        if engine != Engine::TrtLlm {
+            self.flags.context_length(request, engine.dialect().context_length);
+            return self.flags.trust(request, engine.dialect());
+        }
+        if request.context_length.is_some() {
+            self.flags.ignored.push(
                 "engine.contextLength is ignored for trtllm: TensorRT-LLM fixes it when the engine is built; \
                  to limit requests at run time, set max-seq-len in engine.args"
                     .to_owned(),
-            ),
+            );
         }
-        match engine {
-            Engine::Vllm | Engine::Sglang if request.trust_remote_code => {
-                self.set("engine.trustRemoteCode", "trust-remote-code", "");
-            }
-            Engine::TrtLlm if request.trust_remote_code => self.ignored.push(
+        if request.trust_remote_code {
+            self.flags.ignored.push(
                 "engine.trustRemoteCode is ignored for trtllm: it is a matter of how the engine is built; \
                  for engines that are built at start set trust_remote_code in engine.args"
                     .to_owned(),
-            ),
-            _ => {}
+            );
         }
     }
 
     /// Name in client requests.
     fn name(&mut self, request: &Request) {
-        match (request.source, &request.served_name) {
-            (ModelSource::Custom, _) if request.served_name_given => self.ignored.push(
+        match request.source {
+            ModelSource::Huggingface => self.flags.name(request, Ok(MODEL_NAME), None),
+            ModelSource::Custom if request.served_name_given => self.flags.ignored.push(
                 "model.servedName is ignored for custom source: the image decides the model's name; if its worker supports a flag for it, set it in engine.args".to_owned(),
             ),
-            (ModelSource::Huggingface, Some(name)) if request.served_name_given => {
-                self.set("model.servedName", MODEL_NAME, name);
-            }
-            (ModelSource::Huggingface, Some(name)) => self.derive(MODEL_NAME, name),
-            _ => {}
+            ModelSource::Custom => {}
         }
         if let (ModelSource::Custom, Some(id)) = (request.source, &request.model_id) {
-            self.ignored.push(format!(
+            self.flags.ignored.push(format!(
                 "model.id: {id} is ignored for custom source: the image decides what is served"
             ));
-        }
-    }
-
-    /// Sets the flag for a field of the spec, unless `engine.args` has it.
-    fn set(&mut self, field: &str, flag: &str, value: &str) {
-        match self.find(flag) {
-            Some((key, _)) => {
-                let ignored = format!("{field} is ignored: engine.args.{key} sets the same and takes precedence");
-                self.ignored.push(ignored);
-            }
-            None => self.derive(flag, value),
         }
     }
 
@@ -205,8 +173,8 @@ impl Flags {
                 let given = std::mem::replace(&mut self.options, derived);
                 self.options.extend(given);
             }
-        } else if self.find(flag).is_none() && !self.excludes(flag) {
-            self.values.insert(flag.to_owned(), value.to_owned());
+        } else if !self.excludes(flag) {
+            self.flags.derive(flag, value);
         }
     }
 
@@ -223,7 +191,7 @@ impl Flags {
                 Value::Object(self.options.clone()).to_string(),
             )
         });
-        let mut all = self.values.clone();
+        let mut all = self.flags.values.clone();
         all.extend(options);
         arguments(&all).collect()
     }

@@ -2,14 +2,15 @@
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::{DEFAULT_GPU, ModelSource};
-use runway_provider::engine::parallel;
+use runway_provider::engine::{llamacpp, parallel};
+use runway_provider::flags::{find, values, without_model};
 use runway_provider::upstream::crd_name;
-use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, llama_server, pods, refuse};
+use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, pods, refuse};
 
 use crate::config::{InferenceSets, KaitoConfig, NodeProvisioning};
 use crate::engine::Engine;
 use crate::family::{self, Family};
-use crate::flags::{self, PORT};
+use crate::flags::PORT;
 use crate::registration::{LLAMACPP_IMAGE, LONGEST_NAME, NAMES, PRESET_ENV, PRESET_TOLERATIONS};
 use crate::schema::{INFERENCE_SET, WORKSPACE};
 
@@ -115,16 +116,16 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
 
 /// A file is named at most once, and at least once for a server that loads no repository.
 fn file_is_named(request: &Request, family: Family, id: &str) -> Result<(), Refusal> {
-    let (_, in_id) = llama_server::split(id);
-    match (in_id, request.args.get(llama_server::FILE)) {
+    let (_, in_id) = llamacpp::split(id);
+    match (in_id, request.args.get(llamacpp::FILE)) {
         (Some(_), Some(_)) => refuse(format!(
             "engine.args.{} and model.id '{id}' both name a file: use one of them",
-            llama_server::FILE
+            llamacpp::FILE
         )),
         (None, None) if family == Family::LocalAi => refuse(format!(
             "model.id '{id}' names no GGUF file, and LocalAI loads a file, not a repository: \
              set engine.args.{} to the file, or model.id to {id}/FILE",
-            llama_server::FILE
+            llamacpp::FILE
         )),
         _ => Ok(()),
     }
@@ -181,7 +182,7 @@ fn caches(request: &Request, engine: Engine) -> Result<Vec<EnvVar>, Refusal> {
 /// KAITO's Service uses one port, and flags must not name the model.
 fn flags_are_possible(request: &Request, engine: Engine, workload: &Workload) -> Result<(), Refusal> {
     for name in ["port", "address"] {
-        if let Some((key, value)) = flags::find(&request.args, name)
+        if let Some((key, value)) = find(&request.args, name)
             && value.rsplit(':').next() != Some(PORT)
         {
             return refuse(format!(
@@ -190,26 +191,16 @@ fn flags_are_possible(request: &Request, engine: Engine, workload: &Workload) ->
         }
     }
     if let Workload::Preset { .. } = workload
-        && let Some((key, _)) = request
-            .args
-            .iter()
-            .find(|(key, text)| flags::values(key, text).len() > 1)
+        && let Some((key, _)) = request.args.iter().find(|(key, text)| values(key, text).len() > 1)
     {
         return refuse(format!(
             "engine.args.{key} has several values, but KAITO passes one for each flag of its presets: set spec.image for a container of your own, or give one value"
         ));
     }
-    let model_is_given = request.source == ModelSource::Huggingface || matches!(workload, Workload::Preset { .. });
-    let names: &[&str] = match engine {
-        Engine::LlamaCpp(family) if family.is_llama_server() => &llama_server::MODEL_FLAGS,
-        _ => &["model"],
-    };
-    match names.iter().find_map(|name| flags::find(&request.args, name)) {
-        Some((key, _)) if model_is_given => refuse(format!(
-            "engine.args.{key} would replace the model: name the model in model.id and remove the flag"
-        )),
-        _ => Ok(()),
+    if request.source == ModelSource::Huggingface || matches!(workload, Workload::Preset { .. }) {
+        without_model(&request.args, engine.model_flags())?;
     }
+    Ok(())
 }
 
 /// An InferenceSet, which serves any number of replicas, if its controller can be expected to run. Otherwise, and for a Workspace

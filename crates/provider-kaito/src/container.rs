@@ -9,32 +9,31 @@ use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::labels::DEPLOYMENT;
 use runway_api::model_deployment::ModelSource;
 use runway_operator::json;
+use runway_provider::engine::llamacpp;
 use runway_provider::fields::fields;
+use runway_provider::flags::{Flags, find};
 use runway_provider::settings::PullSecrets;
-use runway_provider::{Request, Worker, llama_server, pods};
+use runway_provider::{Request, Worker, pods};
 use serde_json::{Map, Value, json};
 
 use crate::compatible::Accepted;
 use crate::config::KaitoConfig;
 use crate::engine::Engine;
 use crate::family::{self, Family};
-use crate::flags::{self, Flags, PORT};
+use crate::flags::{self, PORT};
 use crate::labels;
 use crate::objects::{CONTAINER, Inference};
 
 pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str, config: &KaitoConfig) -> Inference {
-    let mut flags = flags::of(request, accepted.engine);
-    let mut ignored = named(request, accepted.engine, &mut flags);
-    ignored.append(&mut flags.ignored);
+    let mut flags = flags::of(request, accepted);
     let (pod_labels, overruled) = pod_labels(request);
-    ignored.extend(overruled);
+    flags.ignored.extend(overruled);
 
     let mut metadata = json!({"labels": pod_labels});
     if !request.pod_annotations.is_empty() {
         metadata["annotations"] = json!(request.pod_annotations);
     }
-    parallel(accepted, &mut flags);
-    let (volumes, mounts) = pods::volumes(request, wants_shared_memory(accepted));
+    let (volumes, mounts) = pods::volumes(request, accepted.engine.dialect().needs_shared_memory(accepted.worker));
     let spec: Value = pods::settings(fields(), request, &config.image_pull_secrets)
         .with("containers", vec![container(request, accepted, image, &flags, mounts)])
         .with("volumes", volumes)
@@ -49,67 +48,10 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str, con
         spec: json!({"template": {"metadata": metadata, "spec": spec}}),
         config_map: None,
         immutable: BTreeMap::new(),
-        model_name: flags::first(&flags.values, model_name_flag(accepted.engine)),
+        model_name: flags.served_name(accepted.engine.dialect()),
         settings,
-        ignored,
+        ignored: flags.ignored,
     }
-}
-
-/// vLLM uses one GPU by default.
-fn parallel(accepted: &Accepted, flags: &mut Flags) {
-    // The number of GPUs of one server is the product of these (vLLM `vllm/config/parallel.py`, world_size).
-    const WAYS: [&str; 4] = [
-        "tensor-parallel-size",
-        "pipeline-parallel-size",
-        "data-parallel-size",
-        "prefill-context-parallel-size",
-    ];
-    let reported = WAYS.iter().any(|flag| flags::find(&flags.values, flag).is_some());
-    if accepted.engine == Engine::Vllm
-        && !reported
-        && let Some(gpu) = accepted.worker.gpu.as_ref().filter(|gpu| gpu.count > 1)
-    {
-        flags
-            .values
-            .insert("tensor-parallel-size".to_owned(), gpu.count.to_string());
-    }
-}
-
-/// The processes of one vLLM server, one per GPU, communicate through shared memory, of which a container has 64 MiB by default.
-fn wants_shared_memory(accepted: &Accepted) -> bool {
-    accepted.engine == Engine::Vllm && accepted.worker.gpu.as_ref().is_some_and(|gpu| gpu.count > 1)
-}
-
-/// Flag with the served name.
-fn model_name_flag(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Vllm => "served-model-name",
-        Engine::LlamaCpp(_) => llama_server::SERVED_NAME,
-    }
-}
-
-/// Name in client requests. LocalAI names a model after its file, and has no flag for another name.
-fn named(request: &Request, engine: Engine, flags: &mut Flags) -> Vec<String> {
-    let mut ignored = Vec::new();
-    match (request.source, engine, &request.served_name) {
-        (ModelSource::Custom, _, _) => {
-            if request.served_name_given {
-                ignored.push("model.servedName is ignored for custom source: the image decides the model's name".to_owned());
-            }
-            if let Some(id) = &request.model_id {
-                ignored.push(format!("model.id: {id} is ignored for custom source: the image decides what is served"));
-            }
-        }
-        (_, Engine::LlamaCpp(family), Some(name)) if request.served_name_given && !family.is_llama_server() => ignored.push(format!(
-            "model.servedName: {name} is ignored: the llama.cpp image decides the model's name; if its server supports a flag for it, set it in engine.args"
-        )),
-        (_, Engine::LlamaCpp(family), _) if !family.is_llama_server() => {}
-        (_, _, Some(name)) if request.served_name_given || flags::find(&flags.values, model_name_flag(engine)).is_none() => {
-            flags.set("model.servedName", model_name_flag(engine), name);
-        }
-        _ => {}
-    }
-    ignored
 }
 
 /// The user's labels, overridden by ours and KAITO's.
@@ -191,7 +133,7 @@ fn arguments(request: &Request, engine: Engine, flags: &Flags) -> Vec<String> {
             family.load(repository, file)
         }
     });
-    let is_set = |flag| flags::find(&flags.values, flag).is_some();
+    let is_set = |flag| find(&flags.values, flag).is_some();
     let listen: Vec<String> = match engine {
         Engine::Vllm if !is_set("port") => vec![format!("--port={PORT}")],
         Engine::LlamaCpp(family) if family.is_llama_server() => [("host", "0.0.0.0"), ("port", PORT)]
@@ -232,8 +174,8 @@ fn settings(request: &Request, worker: &Worker, image: &str, flags: &Flags) -> B
         ("spec.image".to_owned(), json!(image)),
         ("engine flags".to_owned(), json!(flags.values)),
         (
-            format!("engine.args.{}", llama_server::FILE),
-            json!(request.args.get(llama_server::FILE)),
+            format!("engine.args.{}", llamacpp::FILE),
+            json!(request.args.get(llamacpp::FILE)),
         ),
         (
             format!("provider.overrides.{}", family::KEY),

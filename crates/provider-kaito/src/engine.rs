@@ -1,5 +1,7 @@
 //! Engines that KAITO supports.
 
+use runway_provider::engine::{Dialect, LLAMACPP, VLLM};
+
 use crate::family::Family;
 
 /// Engine of a model.
@@ -7,4 +9,40 @@ use crate::family::Family;
 pub(crate) enum Engine {
     Vllm,
     LlamaCpp(Family),
+}
+
+impl Engine {
+    /// Command line of the engine's own server. LocalAI's differs in the flags for the model, its name and the context length.
+    pub(crate) fn dialect(self) -> &'static Dialect {
+        match self {
+            Self::Vllm => &VLLM,
+            Self::LlamaCpp(_) => &LLAMACPP,
+        }
+    }
+
+    /// Whether the command line is that of the engine's own server.
+    pub(crate) fn is_own_server(self) -> bool {
+        match self {
+            Self::Vllm => true,
+            Self::LlamaCpp(family) => family.is_llama_server(),
+        }
+    }
+
+    /// Flag for the maximum context length, or why there is none (LocalAI `core/cli/run.go`, RunCMD).
+    pub(crate) fn context_length(self) -> Result<&'static str, &'static str> {
+        if self.is_own_server() {
+            self.dialect().context_length
+        } else {
+            Ok("context-size")
+        }
+    }
+
+    /// Flags that name a model.
+    pub(crate) fn model_flags(self) -> &'static [&'static str] {
+        if self.is_own_server() {
+            self.dialect().model_flags
+        } else {
+            &["model"]
+        }
+    }
 }

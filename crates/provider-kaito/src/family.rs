@@ -1,8 +1,9 @@
 //! Families of llama.cpp images. Their servers differ in their command lines, so that the family decides the arguments.
 
 use runway_api::provider_config::{OverrideKey, OverrideType};
+use runway_provider::engine::{LLAMACPP, llamacpp};
 use runway_provider::overrides::invalid;
-use runway_provider::{Refusal, Request, llama_server};
+use runway_provider::{Refusal, Request};
 use serde_json::Value;
 
 /// Key of `provider.overrides` that names the family, for images whose name does not show it.
@@ -95,15 +96,6 @@ impl Family {
         matches!(self, Self::LlamaServer | Self::RamaLama)
     }
 
-    /// Flag for the maximum context length (LocalAI `core/cli/run.go`, RunCMD).
-    pub(crate) fn context_length(self) -> &'static str {
-        if self.is_llama_server() {
-            llama_server::CONTEXT_LENGTH
-        } else {
-            "context-size"
-        }
-    }
-
     /// Arguments that load a model from Hugging Face.
     pub(crate) fn load(self, repository: &str, file: Option<&str>) -> Vec<String> {
         let id = match file {
@@ -111,7 +103,7 @@ impl Family {
             None => repository.to_owned(),
         };
         match (self, file) {
-            (Self::LlamaServer | Self::RamaLama, _) => llama_server::from_hub(&id),
+            (Self::LlamaServer | Self::RamaLama, _) => (LLAMACPP.from_hub)(&id),
             (Self::AikitRunner, Some(file)) => vec![format!("https://huggingface.co/{repository}/resolve/main/{file}")],
             _ => vec![format!("huggingface://{id}")],
         }
@@ -120,10 +112,10 @@ impl Family {
 
 /// Repository and file of the model; the file is a part of `model.id`, or `engine.args.hf-file`.
 pub(crate) fn model<'a>(request: &'a Request, id: &'a str) -> (&'a str, Option<&'a str>) {
-    let (repository, file) = llama_server::split(id);
+    let (repository, file) = llamacpp::split(id);
     (
         repository,
-        file.or_else(|| request.args.get(llama_server::FILE).map(String::as_str)),
+        file.or_else(|| request.args.get(llamacpp::FILE).map(String::as_str)),
     )
 }
 

@@ -1,78 +1,64 @@
 //! Engine flags: `spec.engine` as the engine's own flags.
 
-use std::collections::BTreeMap;
-
 use runway_api::model_deployment::ModelSource;
-pub(crate) use runway_provider::flags::{find, first, values};
-use runway_provider::{Request, flags, llama_server};
+use runway_provider::Request;
+use runway_provider::engine::llamacpp;
+use runway_provider::flags::Flags;
 
+use crate::compatible::{Accepted, Workload};
 use crate::engine::Engine;
 use crate::family::Family;
 
 /// Port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
 pub(crate) const PORT: &str = "5000";
 
-/// Flags by name, with an empty value for a flag without one, and messages about fields that have no effect.
-#[derive(Debug, Default)]
-pub(crate) struct Flags {
-    pub(crate) values: BTreeMap<String, String>,
-    pub(crate) ignored: Vec<String>,
-}
-
-/// Flags of an engine. `engine.args` takes precedence.
-pub(crate) fn of(request: &Request, engine: Engine) -> Flags {
-    let mut flags = Flags {
-        values: request.args.clone(),
-        ignored: Vec::new(),
-    };
+/// Flags of a request. `engine.args` takes precedence.
+pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
+    let engine = accepted.engine;
+    let mut flags = Flags::given(&request.args);
+    // KAITO names its presets, and distributes them over GPUs.
+    if let Workload::Container { .. } = accepted.workload {
+        name(&mut flags, request, engine);
+        flags.parallel(engine.dialect(), accepted.worker.gpu.as_ref());
+    }
     if let (Engine::LlamaCpp(family), ModelSource::Huggingface) = (engine, request.source) {
         // The file is a part of the arguments for the model.
-        flags.values.remove(llama_server::FILE);
-        if family == Family::AikitRunner
-            && request.token_secret.is_some()
-            && request.args.contains_key(llama_server::FILE)
+        flags.values.remove(llamacpp::FILE);
+        if family == Family::AikitRunner && request.token_secret.is_some() && request.args.contains_key(llamacpp::FILE)
         {
             flags.ignored.push(format!(
                 "secrets.huggingFaceToken has no effect with engine.args.{}: AIKit's runner downloads a file without it",
-                llama_server::FILE
+                llamacpp::FILE
             ));
         }
     }
-    if let Some(tokens) = request.context_length {
-        let flag = match engine {
-            Engine::Vllm => "max-model-len",
-            Engine::LlamaCpp(family) => family.context_length(),
-        };
-        flags.set("engine.contextLength", flag, &tokens.to_string());
-    }
-    match engine {
-        Engine::Vllm if request.trust_remote_code => flags.set("engine.trustRemoteCode", "trust-remote-code", ""),
-        Engine::LlamaCpp(_) if request.trust_remote_code => {
-            flags
-                .ignored
-                .push("engine.trustRemoteCode is ignored: llama.cpp runs no code that comes with a model".to_owned());
-        }
-        _ => {}
-    }
+    flags.context_length(request, engine.context_length());
+    flags.trust(request, engine.dialect());
     flags
 }
 
-impl Flags {
-    /// Sets the flag for a field, unless `engine.args` has it.
-    pub(crate) fn set(&mut self, field: &str, flag: &str, value: &str) {
-        match find(&self.values, flag) {
-            Some((key, _)) => {
-                let ignored = format!("{field} is ignored: engine.args.{key} sets the same and takes precedence");
-                self.ignored.push(ignored);
+/// Name in client requests. LocalAI names a model after its file, and has no flag for another name.
+fn name(flags: &mut Flags, request: &Request, engine: Engine) {
+    match request.source {
+        ModelSource::Custom => {
+            if request.served_name_given {
+                flags.ignored.push(
+                    "model.servedName is ignored for custom source: the image decides the model's name".to_owned(),
+                );
             }
-            None => {
-                self.values.insert(flag.to_owned(), value.to_owned());
+            if let Some(id) = &request.model_id {
+                flags.ignored.push(format!(
+                    "model.id: {id} is ignored for custom source: the image decides what is served"
+                ));
             }
         }
-    }
-
-    /// Arguments of a command.
-    pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
-        flags::arguments(&self.values)
+        ModelSource::Huggingface if engine.is_own_server() => flags.name(request, engine.dialect().served_name, None),
+        ModelSource::Huggingface => {
+            if let Some(name) = request.served_name.as_ref().filter(|_| request.served_name_given) {
+                flags.ignored.push(format!(
+                    "model.servedName: {name} is ignored: the llama.cpp image decides the model's name; if its server supports a flag for it, set it in engine.args"
+                ));
+            }
+        }
     }
 }

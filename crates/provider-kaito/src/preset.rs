@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use runway_provider::engine::VLLM;
+use runway_provider::flags::{Flags, values};
 use runway_provider::{CONFIG_MAP, Object, Request};
 use serde_json::{Value, json};
 
 use crate::compatible::Accepted;
-use crate::engine::Engine;
-use crate::flags::{self, Flags};
+use crate::flags;
 use crate::objects::Inference;
 
 /// Name of the ConfigMap with the engine flags of a ModelDeployment.
@@ -17,7 +18,7 @@ pub(crate) fn config_map_name(name: &str) -> String {
 }
 
 pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> Inference {
-    let flags = flags::of(request, Engine::Vllm);
+    let flags = flags::of(request, accepted);
     let config_map = (!flags.values.is_empty()).then(|| config_map(request, &flags));
     let mut preset = json!({"name": model});
     if let Some(secret) = &request.token_secret {
@@ -37,7 +38,7 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, model: &str) -> 
             ("engine flags".to_owned(), json!(flags.values)),
         ]),
         settings: BTreeMap::new(),
-        model_name: Some(flags::first(&flags.values, "served-model-name").unwrap_or_else(|| name_for_clients(model))),
+        model_name: Some(flags.served_name(&VLLM).unwrap_or_else(|| name_for_clients(model))),
         ignored: ignored(request, accepted, model)
             .into_iter()
             .chain(flags.ignored)
@@ -113,7 +114,7 @@ fn config_file(flags: &Flags) -> String {
     let mut text = "# KAITO passes each entry as two arguments: a flag without a value therefore stands for itself twice.\nvllm:\n".to_owned();
     for (key, given) in &flags.values {
         // Several values are refused.
-        let value = match flags::values(key, given).first() {
+        let value = match values(key, given).first() {
             Some(value) => scalar(value),
             None => quoted(&format!("--{key}")),
         };

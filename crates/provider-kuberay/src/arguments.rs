@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
-use runway_provider::flags::values;
+use runway_provider::flags::{overruled, values};
 use runway_provider::{Refusal, Request, refuse};
 use serde_json::{Map, Value, json};
 
@@ -38,9 +38,7 @@ pub(crate) fn of(request: &Request) -> Result<Arguments, Refusal> {
         arguments.values.insert(name, value);
     }
     let mut set = |field: &str, name: &str, value: Value| match spelt.get(name) {
-        Some(key) => arguments.ignored.push(format!(
-            "{field} is ignored: engine.args.{key} sets the same and takes precedence"
-        )),
+        Some(key) => arguments.ignored.push(overruled(field, key)),
         None => {
             arguments.values.insert(name.to_owned(), value);
         }

@@ -10,7 +10,6 @@
 //! | [`engine`] | command lines, ports, images and metrics of the engines |
 //! | [`fields`] | builder for upstream objects |
 //! | [`flags`] | flags of an engine's command line |
-//! | [`llama_server`] | command line of llama.cpp's server |
 //! | [`model_pods`] | pods of a model, as the watch shows them |
 //! | [`names`] | limits on names, for admission and reconcile |
 //! | [`pods`], [`volumes`] | fields of pods and their volumes |
@@ -31,7 +30,6 @@ pub mod contract;
 pub mod engine;
 pub mod fields;
 pub mod flags;
-pub mod llama_server;
 pub mod model_pods;
 pub mod names;
 pub mod observe;

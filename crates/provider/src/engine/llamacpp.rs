@@ -4,11 +4,10 @@
 //! first. The images' entrypoint is the server (`.devops/cpu.Dockerfile`), in a directory that is not in the PATH. With several
 //! GPUs it distributes a model's layers over all of them.
 
-use crate::llama_server;
+use super::{Dialect, Metrics};
 
-use super::{Dialect, Metrics, ServedName};
-
-pub(super) const DIALECT: Dialect = Dialect {
+/// llama.cpp.
+pub const LLAMACPP: Dialect = Dialect {
     name: "llamacpp",
     title: "llama.cpp",
     // The same build for both images, which are tested together upstream; newer tags appear every day.
@@ -16,11 +15,12 @@ pub(super) const DIALECT: Dialect = Dialect {
     cpu_image: Some("ghcr.io/ggml-org/llama.cpp:server-b10257"),
     command: &[],
     port: 8080,
-    from_hub: llama_server::from_hub,
+    from_hub,
     from_path: |path| vec!["--model".to_owned(), path.to_owned()],
-    model_flags: &llama_server::MODEL_FLAGS,
-    served_name: ServedName::Flag(llama_server::SERVED_NAME),
-    context_length: Ok(llama_server::CONTEXT_LENGTH),
+    model_flags: &["model", "hf-repo", "hf", "hfr", "model-url", "mu", "docker-repo", "dr"],
+    // A comma-separated list sets several.
+    served_name: Ok("alias"),
+    context_length: Ok("ctx-size"),
     trust_remote_code: Err("llama.cpp runs no code that comes with a model"),
     tensor_parallel: None,
     // The first directory that llama.cpp reads, also before it shared Hugging Face's cache (common/hf-cache.cpp).
@@ -32,3 +32,29 @@ pub(super) const DIALECT: Dialect = Dialect {
         tokens_per_second: Some("llamacpp:tokens_predicted"),
     },
 };
+
+/// Flag for the file to load from a repository. Without it, the server loads the Q4_K_M file, or the first.
+pub const FILE: &str = "hf-file";
+
+/// Arguments that load a model from Hugging Face. The ID is `ORG/REPOSITORY` or `ORG/REPOSITORY/FILE`.
+///
+/// ```
+/// use runway_provider::engine::LLAMACPP;
+///
+/// let arguments = (LLAMACPP.from_hub)("org/repository/q8/model.gguf");
+/// assert_eq!(arguments, ["--hf-repo", "org/repository", "--hf-file", "q8/model.gguf"]);
+/// ```
+fn from_hub(id: &str) -> Vec<String> {
+    let (repository, file) = split(id);
+    let mut arguments = vec!["--hf-repo".to_owned(), repository.to_owned()];
+    arguments.extend(file.into_iter().flat_map(|file| [format!("--{FILE}"), file.to_owned()]));
+    arguments
+}
+
+/// The repository of an ID, and the file, which may be in a directory.
+pub fn split(id: &str) -> (&str, Option<&str>) {
+    match id.match_indices('/').nth(1) {
+        Some((at, _)) => (&id[..at], Some(&id[at + 1..])),
+        None => (id, None),
+    }
+}

@@ -1,14 +1,21 @@
 //! Facts about inference engines that providers share, each once, with its source: command lines, ports, images, variables and
 //! metrics. A new engine is a module with a [`Dialect`], and a line in [`ALL`].
 
-mod llamacpp;
+pub mod llamacpp;
 pub mod parallel;
 mod sglang;
 mod trtllm;
 mod vllm;
 
+pub use llamacpp::LLAMACPP;
+pub use sglang::SGLANG;
+pub use trtllm::TRTLLM;
+pub use vllm::VLLM;
+
+use crate::request::Worker;
+
 /// Every engine.
-pub const ALL: [&Dialect; 4] = [&llamacpp::DIALECT, &vllm::DIALECT, &sglang::DIALECT, &trtllm::DIALECT];
+pub const ALL: [&Dialect; 4] = [&LLAMACPP, &VLLM, &SGLANG, &TRTLLM];
 
 /// The server of an engine: its command and the names of its flags.
 #[derive(Debug)]
@@ -31,8 +38,9 @@ pub struct Dialect {
     pub from_path: fn(&str) -> Vec<String>,
     /// Flags that name a model. They are refused next to `model.id`.
     pub model_flags: &'static [&'static str],
-    /// Way to set the served name.
-    pub served_name: ServedName,
+    /// Flag for the name under which `/v1/models` lists the model, or why there is none: the name follows from the location of the
+    /// model.
+    pub served_name: Result<&'static str, &'static str>,
     /// Flag for the maximum context length, or why there is none.
     pub context_length: Result<&'static str, &'static str>,
     /// Flag for trust in code that comes with a model, or why there is none.
@@ -59,33 +67,15 @@ pub struct Metrics {
     pub tokens_per_second: Option<&'static str>,
 }
 
-/// Way to set the name under which `/v1/models` lists the model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServedName {
-    /// By a flag.
-    Flag(&'static str),
-    /// It cannot be set, with the reason: it follows from the location of the model.
-    Fixed(&'static str),
-}
-
-/// Flags by which a user distributes a model over GPUs.
-pub const PARALLEL: [&str; 12] = [
-    "tensor-parallel-size",
-    "tp-size",
-    "tp",
-    "pipeline-parallel-size",
-    "pp-size",
-    "pp",
-    "data-parallel-size",
-    "dp-size",
-    "dp",
-    "context-parallel-size",
-    "cp-size",
-    // vLLM's flags: the number of GPUs is their product. Its decode-context-parallel-size needs no additional GPUs.
-    "prefill-context-parallel-size",
-];
-
 /// The engine of this name.
 pub fn find(name: &str) -> Option<&'static Dialect> {
     ALL.into_iter().find(|dialect| dialect.name == name)
+}
+
+impl Dialect {
+    /// Whether a worker needs a volume for `/dev/shm`: the processes of one server, one per GPU, communicate through shared memory,
+    /// of which a container has 64 MiB by default. llama.cpp is one process.
+    pub fn needs_shared_memory(&self, worker: &Worker) -> bool {
+        self.tensor_parallel.is_some() && worker.gpu.as_ref().is_some_and(|gpu| gpu.count > 1)
+    }
 }

@@ -1,4 +1,4 @@
-//! Parallel sizes in `engine.args` that need more GPUs than a worker has.
+//! Parallel sizes in `engine.args`: flags by which a user distributes a model over GPUs.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,21 @@ use crate::request::Gpu;
 const TENSOR: [&str; 3] = ["tensor-parallel-size", "tp-size", "tp"];
 /// Names of the pipeline-parallel size.
 const PIPELINE: [&str; 3] = ["pipeline-parallel-size", "pp-size", "pp"];
+/// Names of the other sizes. vLLM's decode-context-parallel-size is not one of them: it needs no additional GPUs.
+const OTHERS: [&str; 6] = [
+    "data-parallel-size",
+    "dp-size",
+    "dp",
+    "context-parallel-size",
+    "cp-size",
+    "prefill-context-parallel-size",
+];
+
+/// Flags of all sizes. The number of GPUs is their product (vLLM `vllm/config/parallel.py`, world_size), so that none is derived
+/// if the user sets one of them.
+pub fn flags() -> impl Iterator<Item = &'static str> {
+    TENSOR.into_iter().chain(PIPELINE).chain(OTHERS)
+}
 
 /// Refuses sizes whose product exceeds the GPUs of a worker in one pod: the engine would not start. `field` is the number of
 /// GPUs, such as `resources.gpu.count`. Data-parallel sizes are left to the engine, since their meaning differs.

@@ -4,9 +4,10 @@
 //! `/health` answers 503 until the server has warmed up, then generates one token and waits up to 20 seconds for it
 //! (`python/sglang/srt/entrypoints/http_server.py`, health_generate). The image's entrypoint runs any command.
 
-use super::{Dialect, Metrics, ServedName};
+use super::{Dialect, Metrics};
 
-pub(super) const DIALECT: Dialect = Dialect {
+/// SGLang.
+pub const SGLANG: Dialect = Dialect {
     name: "sglang",
     title: "SGLang",
     gpu_image: "lmsysorg/sglang:v0.5.18",
@@ -16,7 +17,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     from_hub: model_path,
     from_path: model_path,
     model_flags: &["model-path", "model"],
-    served_name: ServedName::Flag("served-model-name"),
+    served_name: Ok("served-model-name"),
     context_length: Ok("context-length"),
     trust_remote_code: Ok("trust-remote-code"),
     tensor_parallel: Some("tp-size"),

@@ -5,9 +5,10 @@
 //! by its ID, or by the name of its directory (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). Later releases accept
 //! `--served_model_name` (pull request 11711).
 
-use super::{Dialect, Metrics, ServedName};
+use super::{Dialect, Metrics};
 
-pub(super) const DIALECT: Dialect = Dialect {
+/// TensorRT-LLM.
+pub const TRTLLM: Dialect = Dialect {
     name: "trtllm",
     title: "TensorRT-LLM",
     gpu_image: "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
@@ -17,7 +18,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     from_hub: |id| vec![id.to_owned()],
     from_path: |path| vec![path.to_owned()],
     model_flags: &["model"],
-    served_name: ServedName::Fixed(
+    served_name: Err(
         "trtllm-serve 1.2 lists a model by its id, or by the name of the folder it is in; if spec.image has a later release, \
          set served_model_name in engine.args",
     ),

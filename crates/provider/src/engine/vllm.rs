@@ -6,9 +6,10 @@
 //! (`vllm/entrypoints/serve/instrumentator/health.py`). Images differ in their entrypoint (`vllm serve` since v0.11, a Python
 //! module before), so that the command is set.
 
-use super::{Dialect, Metrics, ServedName};
+use super::{Dialect, Metrics};
 
-pub(super) const DIALECT: Dialect = Dialect {
+/// vLLM.
+pub const VLLM: Dialect = Dialect {
     name: "vllm",
     title: "vLLM",
     gpu_image: "vllm/vllm-openai:v0.18.0",
@@ -18,7 +19,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     from_hub: |id| vec![id.to_owned()],
     from_path: |path| vec![path.to_owned()],
     model_flags: &["model"],
-    served_name: ServedName::Flag("served-model-name"),
+    served_name: Ok("served-model-name"),
     context_length: Ok("max-model-len"),
     trust_remote_code: Ok("trust-remote-code"),
     tensor_parallel: Some("tensor-parallel-size"),
