@@ -83,9 +83,9 @@ pub const ENGINES: [Engine; 4] = [
 pub const PATH: &str = "/metrics";
 /// Names of the container ports at which engines serve metrics, in order of preference: the direct provider's, Dynamo's (Dynamo
 /// `deploy/operator/internal/consts/consts.go`) and KubeRay's, which it adds to every pod (KubeRay `common/pod.go`).
-pub const PORT_NAMES: [&str; 3] = ["http", "system", "metrics"];
+pub const PORT_NAMES: [&str; 3] = [runway_provider_direct::PORT_NAME, "system", "metrics"];
 /// Port of KAITO's servers, which has no name.
-pub const PORT_NUMBER: i32 = 5000;
+pub const PORT_NUMBER: i32 = runway_provider_kaito::PORT;
 
 /// Port at which the engine of a pod serves metrics; `None` if the pod has no such port.
 pub fn port(pod: &Pod) -> Option<i32> {

@@ -77,10 +77,7 @@ fn worker<'a>(request: &'a Request, engine: &Dialect) -> Result<&'a Worker, Refu
         );
     };
     if worker.gpu.is_none() && engine.cpu_image.is_none() {
-        return refuse(format!(
-            "{} engine requires GPU (set resources.gpu.count > 0)",
-            engine.title
-        ));
+        return refuse(engine.requires_gpu());
     }
     if let Some(gpu) = &worker.gpu {
         parallel::check(&request.args, "resources.gpu.count", gpu)?;

@@ -56,6 +56,7 @@ use runway_provider::settings::with_image;
 use runway_provider::{ChildRef, Installed, Provider, Reading, Refusal, Request, Settings, Translation, Upstream};
 use serde_json::Value;
 
+pub use pod::PORT_NAME;
 pub use schema::{DEPLOYMENT, SERVICE};
 pub use settings::{DirectSettings, Images};
 

@@ -5,6 +5,7 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_operator::quantity;
+use runway_provider::engine::HEALTH_PATH;
 use runway_provider::fields::fields;
 use runway_provider::flags::Flags;
 use runway_provider::{Request, Worker, pods};
@@ -14,16 +15,13 @@ use crate::compatible::{Accepted, Model};
 use crate::settings::DirectSettings;
 
 /// Name of the container's port, which the Service and the probes refer to.
-pub(crate) const PORT_NAME: &str = "http";
+pub const PORT_NAME: &str = "http";
 
 /// Seconds from the start of a server to its first response: download, load, compile.
 pub(crate) const START_UP_BUDGET: i32 = 3600;
 
 /// Seconds for an engine to stop, after the drain.
 const GRACE: u16 = 120;
-
-/// Path on which every engine reports whether the model is loaded and serves.
-const HEALTH: &str = "/health";
 
 /// Variable from which all engines read the token, and its key in the Secret.
 const TOKEN: &str = "HF_TOKEN";
@@ -179,7 +177,7 @@ fn resources(worker: &Worker) -> Value {
 /// A probe every `period` seconds. It fails after this number of failures, each of which takes at most `timeout` seconds.
 fn probe(period: i32, failures: i32, timeout: i32) -> Value {
     json!({
-        "httpGet": {"path": HEALTH, "port": PORT_NAME},
+        "httpGet": {"path": HEALTH_PATH, "port": PORT_NAME},
         "periodSeconds": period,
         "failureThreshold": failures,
         "timeoutSeconds": timeout,

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::{DEFAULT_GPU, ModelSource};
-use runway_provider::engine::{llamacpp, parallel};
+use runway_provider::engine::{LLAMACPP, VLLM, llamacpp, parallel};
 use runway_provider::flags::{find, values, without_model};
 use runway_provider::upstream::crd_name;
 use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, pods, refuse};
@@ -70,13 +70,14 @@ pub(crate) fn accept<'a>(
 }
 
 fn engine(request: &Request) -> Result<Engine, Refusal> {
-    match request.engine.as_str() {
-        "vllm" => Ok(Engine::Vllm),
-        "llamacpp" => Ok(Engine::LlamaCpp(family::of(
-            request,
-            request.image.as_deref().unwrap_or_default(),
-        )?)),
-        other => refuse(format!("KAITO does not support {other} engine")),
+    let name = request.engine.as_str();
+    if name == VLLM.name {
+        Ok(Engine::Vllm)
+    } else if name == LLAMACPP.name {
+        let image = request.image.as_deref().unwrap_or_default();
+        Ok(Engine::LlamaCpp(family::of(request, image)?))
+    } else {
+        refuse(format!("KAITO does not support {name} engine"))
     }
 }
 
@@ -89,7 +90,7 @@ fn worker(request: &Request) -> Result<&Worker, Refusal> {
 
 fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result<Workload<'a>, Refusal> {
     if engine == Engine::Vllm && worker.gpu.is_none() {
-        return refuse("vLLM engine requires GPU (set resources.gpu.count > 0)");
+        return refuse(VLLM.requires_gpu());
     }
     if let (Some(_), Some(gpu)) = (&request.image, &worker.gpu) {
         parallel::check(&request.args, "resources.gpu.count", gpu)?;
@@ -183,7 +184,7 @@ fn caches(request: &Request, engine: Engine) -> Result<Vec<EnvVar>, Refusal> {
 fn flags_are_possible(request: &Request, engine: Engine, workload: &Workload) -> Result<(), Refusal> {
     for name in ["port", "address"] {
         if let Some((key, value)) = find(&request.args, name)
-            && value.rsplit(':').next() != Some(PORT)
+            && value.rsplit(':').next() != Some(&PORT.to_string())
         {
             return refuse(format!(
                 "engine.args.{key} is '{value}', but KAITO's Service sends requests to port {PORT}: remove it, or set it to port {PORT}"

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::labels::DEPLOYMENT;
 use runway_api::model_deployment::ModelSource;
 use runway_operator::json;
-use runway_provider::engine::llamacpp;
+use runway_provider::engine::{HEALTH_PATH, VLLM, llamacpp};
 use runway_provider::fields::fields;
 use runway_provider::flags::{Flags, find};
 use runway_provider::settings::PullSecrets;
@@ -80,14 +80,14 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags,
         "name": CONTAINER,
         "image": image,
         "args": arguments(request, accepted.engine, flags),
-        "ports": [{"containerPort": 5000}],
+        "ports": [{"containerPort": PORT}],
         "readinessProbe": readiness(accepted.engine),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": Value::from(pods::container_security(request, None)),
     });
     // Images differ in their entrypoint.
     match accepted.engine {
-        Engine::Vllm if request.source == ModelSource::Huggingface => container["command"] = json!(["vllm", "serve"]),
+        Engine::Vllm if request.source == ModelSource::Huggingface => container["command"] = json!(VLLM.command),
         Engine::LlamaCpp(Family::RamaLama) => container["command"] = json!(["llama-server"]),
         _ => {}
     }
@@ -112,11 +112,11 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags,
 /// the model is loaded. Of other images only the port is known.
 fn readiness(engine: Engine) -> Value {
     match engine {
-        Engine::Vllm => json!({"httpGet": {"path": "/health", "port": 5000}, "periodSeconds": 5}),
+        Engine::Vllm => json!({"httpGet": {"path": HEALTH_PATH, "port": PORT}, "periodSeconds": 5}),
         Engine::LlamaCpp(family) if family.is_llama_server() => {
-            json!({"httpGet": {"path": "/health", "port": 5000}, "periodSeconds": 2})
+            json!({"httpGet": {"path": HEALTH_PATH, "port": PORT}, "periodSeconds": 2})
         }
-        Engine::LlamaCpp(_) => json!({"tcpSocket": {"port": 5000}, "periodSeconds": 2}),
+        Engine::LlamaCpp(_) => json!({"tcpSocket": {"port": PORT}, "periodSeconds": 2}),
     }
 }
 
@@ -127,7 +127,7 @@ fn arguments(request: &Request, engine: Engine, flags: &Flags) -> Vec<String> {
         .as_ref()
         .filter(|_| request.source == ModelSource::Huggingface);
     let load = id.map_or_else(Vec::new, |id| match engine {
-        Engine::Vllm => vec![id.clone()],
+        Engine::Vllm => (VLLM.from_hub)(id),
         Engine::LlamaCpp(family) => {
             let (repository, file) = family::model(request, id);
             family.load(repository, file)
@@ -136,11 +136,13 @@ fn arguments(request: &Request, engine: Engine, flags: &Flags) -> Vec<String> {
     let is_set = |flag| find(&flags.values, flag).is_some();
     let listen: Vec<String> = match engine {
         Engine::Vllm if !is_set("port") => vec![format!("--port={PORT}")],
-        Engine::LlamaCpp(family) if family.is_llama_server() => [("host", "0.0.0.0"), ("port", PORT)]
-            .into_iter()
-            .filter(|(flag, _)| !is_set(flag))
-            .flat_map(|(flag, value)| [format!("--{flag}"), value.to_owned()])
-            .collect(),
+        Engine::LlamaCpp(family) if family.is_llama_server() => {
+            [("host", "0.0.0.0".to_owned()), ("port", PORT.to_string())]
+                .into_iter()
+                .filter(|(flag, _)| !is_set(flag))
+                .flat_map(|(flag, value)| [format!("--{flag}"), value])
+                .collect()
+        }
         Engine::LlamaCpp(_) if !is_set("port") && !is_set("address") => vec![format!("--address=:{PORT}")],
         _ => Vec::new(),
     };

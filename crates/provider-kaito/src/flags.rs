@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::family::Family;
 
 /// Port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
-pub(crate) const PORT: &str = "5000";
+pub const PORT: i32 = 5000;
 
 /// Flags of a request. `engine.args` takes precedence.
 pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Shape, Workload};
 use crate::config::KaitoConfig;
+use crate::flags::PORT;
 use crate::labels;
 use crate::schema::{INFERENCE_SET, SERVICE, WORKSPACE};
 
@@ -150,7 +151,7 @@ fn service(request: &Request, accepted: &Accepted, name: String) -> Object {
         annotations: BTreeMap::new(),
         body: json!({"spec": {
             "selector": selector,
-            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 5000}],
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": PORT}],
         }}),
         immutable: BTreeMap::new(),
         not_rolled_out: BTreeMap::new(),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
+use runway_provider::engine::VLLM;
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
 use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods, refuse};
@@ -72,7 +73,7 @@ pub(crate) fn accept<'a>(
     let Some(version) = installed.version(RAY_SERVICE) else {
         return refuse("Provider 'kuberay' CRD not installed in cluster");
     };
-    if request.engine != "vllm" {
+    if request.engine != VLLM.name {
         return refuse(format!("KubeRay does not support {} engine", request.engine));
     }
     NAMES.check(request)?;

@@ -3,6 +3,7 @@
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
 use runway_api::provider_config::{Capabilities, SelectionPolicy};
+use runway_provider::engine::VLLM;
 use runway_provider::names::{Limit, Names};
 
 use crate::head;
@@ -10,7 +11,7 @@ use crate::head;
 pub(crate) fn registration() -> InferenceProviderConfigSpec {
     InferenceProviderConfigSpec {
         capabilities: Capabilities {
-            engines: vec!["vllm".to_owned()],
+            engines: vec![VLLM.name.to_owned()],
             serving_modes: vec![ServingMode::Aggregated, ServingMode::Disaggregated],
             cpu_support: false,
             gpu_support: true,

@@ -8,7 +8,8 @@ use runway_api::model_deployment::VolumePurpose;
 use runway_operator::quantity;
 use serde_json::{Value, json};
 
-use crate::contract::Refusal;
+use crate::contract::{Refusal, refuse};
+use crate::engine;
 use crate::fields::{Fields, fields};
 use crate::request::Request;
 use crate::settings::PullSecrets;
@@ -85,27 +86,25 @@ fn shared_memory(request: &Request, by_default: bool) -> Option<(Value, Value)> 
 
 /// Variables that make an engine use the request's caches, except those that the user sets in `spec.env`.
 ///
-/// vLLM, SGLang and TensorRT-LLM download to `HF_HOME` (huggingface_hub `constants.py`), llama-server to `LLAMA_CACHE`
-/// (llama.cpp `common/common.cpp`, fs_get_cache_directory). vLLM compiles into `VLLM_CACHE_ROOT` (vLLM `vllm/envs.py`).
-///
 /// # Errors
 ///
 /// The engine has no variable for the purpose of a volume.
 pub fn cache_variables(request: &Request) -> Result<Vec<EnvVar>, Refusal> {
+    let engine = engine::find(&request.engine);
     let mut variables = Vec::new();
     for volume in &request.volumes {
-        let name = match (volume.purpose, request.engine.as_str()) {
-            (VolumePurpose::Custom, _) => continue,
-            (VolumePurpose::ModelCache, "vllm" | "sglang" | "trtllm") => "HF_HOME",
-            (VolumePurpose::ModelCache, "llamacpp") => "LLAMA_CACHE",
-            (VolumePurpose::CompilationCache, "vllm") => "VLLM_CACHE_ROOT",
-            (purpose, engine) => {
-                return Err(Refusal::incompatible(format!(
-                    "{}: {} is not supported for {engine}: use purpose custom with a mountPath, and set the engine's own variable in spec.env",
-                    volume.field("purpose"),
-                    purpose.as_str()
-                )));
-            }
+        let name = match volume.purpose {
+            VolumePurpose::Custom => continue,
+            VolumePurpose::ModelCache => engine.map(|engine| engine.cache_variable),
+            VolumePurpose::CompilationCache => engine.and_then(|engine| engine.compilation_cache_variable),
+        };
+        let Some(name) = name else {
+            return refuse(format!(
+                "{}: {} is not supported for {}: use purpose custom with a mountPath, and set the engine's own variable in spec.env",
+                volume.field("purpose"),
+                volume.purpose.as_str(),
+                request.engine
+            ));
         };
         if !request.env.iter().any(|given| given.name == name) {
             variables.push(EnvVar {

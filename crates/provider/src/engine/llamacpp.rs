@@ -23,8 +23,10 @@ pub const LLAMACPP: Dialect = Dialect {
     context_length: Ok("ctx-size"),
     trust_remote_code: Err("llama.cpp runs no code that comes with a model"),
     tensor_parallel: None,
-    // The first directory that llama.cpp reads, also before it shared Hugging Face's cache (common/hf-cache.cpp).
+    // The first directory that llama.cpp reads (`common/common.cpp`, fs_get_cache_directory), also before it shared Hugging Face's
+    // cache (`common/hf-cache.cpp`).
     cache_variable: "LLAMA_CACHE",
+    compilation_cache_variable: None,
     metrics_flag: Some("metrics"),
     metrics: Metrics {
         requests_in_flight: Some("llamacpp:requests_processing"),

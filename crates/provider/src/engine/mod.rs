@@ -14,6 +14,12 @@ pub use vllm::VLLM;
 
 use crate::request::Worker;
 
+/// Path at which every engine reports whether the model is loaded and serves.
+pub const HEALTH_PATH: &str = "/health";
+
+/// Variable for the directory of downloads from Hugging Face (huggingface_hub `constants.py`).
+const HF_HOME: &str = "HF_HOME";
+
 /// Every engine.
 pub const ALL: [&Dialect; 4] = [&LLAMACPP, &VLLM, &SGLANG, &TRTLLM];
 
@@ -49,6 +55,8 @@ pub struct Dialect {
     pub tensor_parallel: Option<&'static str>,
     /// Variable for the directory of downloads.
     pub cache_variable: &'static str,
+    /// Variable for the directory of compiled code, if the engine keeps any.
+    pub compilation_cache_variable: Option<&'static str>,
     /// Flag that enables the engine's metrics at `/metrics`; `None` if they are always enabled, or there are none.
     pub metrics_flag: Option<&'static str>,
     /// Metrics for autoscaling.
@@ -73,6 +81,11 @@ pub fn find(name: &str) -> Option<&'static Dialect> {
 }
 
 impl Dialect {
+    /// Refusal of a model without GPUs; the text is that of admission.
+    pub fn requires_gpu(&self) -> String {
+        format!("{} engine requires GPU (set resources.gpu.count > 0)", self.title)
+    }
+
     /// Whether a worker needs a volume for `/dev/shm`: the processes of one server, one per GPU, communicate through shared memory,
     /// of which a container has 64 MiB by default. llama.cpp is one process.
     pub fn needs_shared_memory(&self, worker: &Worker) -> bool {

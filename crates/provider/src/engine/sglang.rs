@@ -4,7 +4,7 @@
 //! `/health` answers 503 until the server has warmed up, then generates one token and waits up to 20 seconds for it
 //! (`python/sglang/srt/entrypoints/http_server.py`, health_generate). The image's entrypoint runs any command.
 
-use super::{Dialect, Metrics};
+use super::{Dialect, HF_HOME, Metrics};
 
 /// SGLang.
 pub const SGLANG: Dialect = Dialect {
@@ -21,7 +21,8 @@ pub const SGLANG: Dialect = Dialect {
     context_length: Ok("context-length"),
     trust_remote_code: Ok("trust-remote-code"),
     tensor_parallel: Some("tp-size"),
-    cache_variable: "HF_HOME",
+    cache_variable: HF_HOME,
+    compilation_cache_variable: None,
     metrics_flag: Some("enable-metrics"),
     metrics: Metrics {
         requests_in_flight: Some("sglang:num_running_reqs"),

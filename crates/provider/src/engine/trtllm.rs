@@ -5,7 +5,7 @@
 //! by its ID, or by the name of its directory (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). Later releases accept
 //! `--served_model_name` (pull request 11711).
 
-use super::{Dialect, Metrics};
+use super::{Dialect, HF_HOME, Metrics};
 
 /// TensorRT-LLM.
 pub const TRTLLM: Dialect = Dialect {
@@ -28,7 +28,8 @@ pub const TRTLLM: Dialect = Dialect {
     ),
     trust_remote_code: Ok("trust_remote_code"),
     tensor_parallel: Some("tp_size"),
-    cache_variable: "HF_HOME",
+    cache_variable: HF_HOME,
+    compilation_cache_variable: None,
     metrics_flag: None,
     metrics: Metrics {
         requests_in_flight: None,

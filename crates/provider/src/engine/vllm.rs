@@ -6,7 +6,7 @@
 //! (`vllm/entrypoints/serve/instrumentator/health.py`). Images differ in their entrypoint (`vllm serve` since v0.11, a Python
 //! module before), so that the command is set.
 
-use super::{Dialect, Metrics};
+use super::{Dialect, HF_HOME, Metrics};
 
 /// vLLM.
 pub const VLLM: Dialect = Dialect {
@@ -23,7 +23,9 @@ pub const VLLM: Dialect = Dialect {
     context_length: Ok("max-model-len"),
     trust_remote_code: Ok("trust-remote-code"),
     tensor_parallel: Some("tensor-parallel-size"),
-    cache_variable: "HF_HOME",
+    cache_variable: HF_HOME,
+    // `vllm/envs.py`
+    compilation_cache_variable: Some("VLLM_CACHE_ROOT"),
     metrics_flag: None,
     metrics: Metrics {
         requests_in_flight: Some("vllm:num_requests_running"),

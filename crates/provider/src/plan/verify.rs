@@ -10,11 +10,9 @@ use runway_api::labels::APPLIED_HASH;
 use runway_operator::services::ServicePort;
 
 use super::prepare::Prepared;
+use crate::engine;
 use crate::observe::{Observed, Verification};
 use crate::probe::Probe;
-
-/// Engines whose servers generate text through the OpenAI API, except for models such as embedding models.
-const GENERATE: [&str; 4] = ["llamacpp", "sglang", "trtllm", "vllm"];
 
 /// Delay before an endpoint that did not answer is asked again; doubles with each attempt.
 const FIRST_WAIT: SignedDuration = SignedDuration::from_secs(5);
@@ -99,7 +97,8 @@ fn probe(seen: &Observed, prepared: &Prepared, live: Option<&DynamicObject>) -> 
             port: u16::try_from(endpoint.port?).ok()?,
         },
         model: prepared.translation.model_name.clone(),
-        generates: GENERATE.contains(&prepared.request.engine.as_str()),
+        // The known engines generate text through the OpenAI API, except for models such as embedding models.
+        generates: engine::find(&prepared.request.engine).is_some(),
     };
     Some(probe.attempt(1, seen.answer_timeout))
 }
