@@ -14,7 +14,7 @@ use crate::{book, circles, links, style, workflows};
 /// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
-    ("runway-engines", &[]),
+    ("runway-engines", &["runway-provider"]),
     ("runway-http", &[]),
     ("runway-operator", &["runway-api", "runway-http"]),
     ("runway-callers", &["runway-operator"]),

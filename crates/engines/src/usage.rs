@@ -29,7 +29,7 @@ impl Reading {
     pub fn of(text: &str) -> Option<Self> {
         let engine = ENGINES
             .iter()
-            .find(|engine| samples(text).any(|sample| sample.name.starts_with(engine.family)))?;
+            .find(|engine| samples(text).any(|sample| sample.name.starts_with(engine.metrics.family)))?;
         Some(Self::of_engine(engine, text))
     }
 
@@ -42,18 +42,19 @@ impl Reading {
             kv_cache: None,
             first_token: [None; 2],
         };
+        let names = engine.metrics;
         let first_token = |name: &str| {
-            let part = name.strip_prefix(engine.first_token?)?;
+            let part = name.strip_prefix(names.first_token?)?;
             ["_sum", "_count"].iter().position(|suffix| *suffix == part)
         };
         for Sample { name, value } in samples(text).filter(|sample| sample.value.is_finite()) {
-            if name == engine.running {
+            if name == names.running {
                 reading.running = sum(reading.running, Some(value));
-            } else if name == engine.waiting {
+            } else if name == names.waiting {
                 reading.waiting = sum(reading.waiting, Some(value));
-            } else if name == engine.tokens {
+            } else if name == names.tokens {
                 reading.tokens = sum(reading.tokens, Some(value));
-            } else if engine.kv_cache.contains(&name) {
+            } else if names.kv_cache.contains(&name) {
                 reading.kv_cache = highest(reading.kv_cache, Some(value));
             } else if let Some(part) = first_token(name).and_then(|part| reading.first_token.get_mut(part)) {
                 *part = sum(*part, Some(value));

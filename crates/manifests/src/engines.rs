@@ -5,7 +5,8 @@
 
 use kube::core::DynamicObject;
 use runway_api::labels;
-use runway_engines::{ENGINES, PATH, PORT_NAMES, PORT_NUMBER};
+use runway_engines::{ENGINES, PORT_NAMES, PORT_NUMBER};
+use runway_provider::engine::METRICS_PATH;
 use serde_json::{Value, json};
 
 use super::metadata::{NAMESPACE, meta, object};
@@ -62,7 +63,8 @@ pub(super) fn pod_monitors() -> Vec<DynamicObject> {
 fn pod_monitor(name: &str, selector: &Value, model_labels: &[&str]) -> DynamicObject {
     let relabelings: Vec<Value> = model_labels.iter().map(|label| named_by(label)).collect();
     let endpoint = |port: Value| {
-        let mut endpoint = json!({ "path": PATH, "relabelings": relabelings, "metricRelabelings": [of_engines()] });
+        let mut endpoint =
+            json!({ "path": METRICS_PATH, "relabelings": relabelings, "metricRelabelings": [of_engines()] });
         if let (Some(endpoint), Value::Object(port)) = (endpoint.as_object_mut(), port) {
             endpoint.extend(port);
         }
@@ -96,7 +98,10 @@ fn named_by(label: &str) -> Value {
 
 /// Keeps the metrics of engines: Ray also exports thousands of series about its nodes and tasks.
 fn of_engines() -> Value {
-    let families: Vec<String> = ENGINES.iter().map(|engine| format!("{}.+", engine.family)).collect();
+    let families: Vec<String> = ENGINES
+        .iter()
+        .map(|engine| format!("{}.+", engine.metrics.family))
+        .collect();
     json!({
         "action": "keep",
         "sourceLabels": ["__name__"],
@@ -144,7 +149,10 @@ mod tests {
     /// Autoscalers and this table name the same metrics.
     #[test]
     fn registrations_name_metrics_of_the_table() {
-        let known: Vec<&str> = ENGINES.iter().flat_map(|e| [e.running, e.waiting]).collect();
+        let known: Vec<&str> = ENGINES
+            .iter()
+            .flat_map(|e| [e.metrics.running, e.metrics.waiting])
+            .collect();
         let mut seen = 0;
         for provider in built_in_providers() {
             let capabilities = provider.registration().capabilities;

@@ -2,7 +2,7 @@
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::ServingMode;
-use runway_api::provider_config::{Capabilities, EngineCapabilities, PodMetrics, SelectionPolicy, SelectionRule};
+use runway_api::provider_config::{Capabilities, SelectionPolicy, SelectionRule};
 use runway_provider::engine::{self, Dialect};
 use runway_provider::names::{Limit, Names};
 
@@ -18,7 +18,7 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
             serving_modes: vec![ServingMode::Aggregated],
             cpu_support: true,
             gpu_support: true,
-            per_engine: engine::ALL.map(capabilities).into(),
+            per_engine: engine::ALL.map(Dialect::capabilities).into(),
         },
         selection_rules: vec![SelectionRule {
             condition: "true".to_owned(),
@@ -34,22 +34,6 @@ pub(crate) fn registration() -> InferenceProviderConfigSpec {
                 .to_owned(),
         ),
         settings: None,
-    }
-}
-
-fn capabilities(dialect: &Dialect) -> EngineCapabilities {
-    let name = |name: Option<&str>| name.map(str::to_owned);
-    let metrics = PodMetrics {
-        requests_in_flight: name(dialect.metrics.requests_in_flight),
-        queued_requests: name(dialect.metrics.queued_requests),
-        tokens_per_second: name(dialect.metrics.tokens_per_second),
-    };
-    EngineCapabilities {
-        name: dialect.name.to_owned(),
-        serving_modes: None,
-        cpu_support: Some(dialect.cpu_image.is_some()),
-        gpu_support: Some(true),
-        pod_metrics: Some(metrics).filter(|metrics| *metrics != PodMetrics::default()),
     }
 }
 

@@ -2,9 +2,8 @@
 
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::{DEFAULT_GPU, ServingMode};
-use runway_api::provider_config::{
-    Capabilities, EngineCapabilities, PodMetrics, SelectionPolicy, SelectionRule, ValidationRule,
-};
+use runway_api::provider_config::{Capabilities, EngineCapabilities, SelectionPolicy, SelectionRule, ValidationRule};
+use runway_provider::engine::{LLAMACPP, VLLM};
 use runway_provider::names::{Limit, Names};
 
 use crate::config::KaitoConfig;
@@ -36,40 +35,21 @@ pub(crate) fn registration(config: &KaitoConfig) -> InferenceProviderConfigSpec 
     }
 }
 
+/// Presets and containers run vLLM's own server, which exports its metrics (KAITO
+/// `presets/workspace/inference/vllm/inference_api.py`). Not all servers of llama.cpp models export llama.cpp's.
 fn capabilities() -> Capabilities {
     Capabilities {
-        engines: vec!["vllm".to_owned(), "llamacpp".to_owned()],
+        engines: vec![VLLM.name.to_owned(), LLAMACPP.name.to_owned()],
         serving_modes: vec![ServingMode::Aggregated],
         cpu_support: true,
         gpu_support: true,
         per_engine: vec![
+            VLLM.capabilities(),
             EngineCapabilities {
-                pod_metrics: Some(vllm_metrics()),
-                ..engine("vllm", false)
+                pod_metrics: None,
+                ..LLAMACPP.capabilities()
             },
-            engine("llamacpp", true),
         ],
-    }
-}
-
-fn engine(name: &str, cpu: bool) -> EngineCapabilities {
-    EngineCapabilities {
-        name: name.to_owned(),
-        serving_modes: None,
-        cpu_support: Some(cpu),
-        gpu_support: Some(true),
-        pod_metrics: None,
-    }
-}
-
-/// Presets and containers run vLLM's own server, which exports its metrics (KAITO
-/// `presets/workspace/inference/vllm/inference_api.py`; vLLM `vllm/v1/metrics/loggers.py`). The names are those that
-/// prometheus-adapter gives them by default.
-fn vllm_metrics() -> PodMetrics {
-    PodMetrics {
-        requests_in_flight: Some("vllm:num_requests_running".to_owned()),
-        queued_requests: Some("vllm:num_requests_waiting".to_owned()),
-        tokens_per_second: Some("vllm:generation_tokens".to_owned()),
     }
 }
 

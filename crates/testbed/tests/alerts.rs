@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use runway_engines::{ENGINES, Engine};
+use runway_engines::ENGINES;
 use runway_operator::metrics::Metric;
+use runway_provider::engine::Metrics;
 use runway_testbed::binaries;
 use serde_json::Value;
 
@@ -123,12 +124,12 @@ fn every_metric_that_is_named_exists() -> Result<()> {
 #[test]
 fn rules_of_engines_read_every_engine() -> Result<()> {
     let text = read("deploy/monitoring/engines.yaml")?;
-    let names = |engine: &Engine| {
-        let some = [engine.running, engine.waiting, engine.tokens];
-        let names = some.into_iter().chain(engine.kv_cache.iter().copied());
-        names.chain(engine.first_token).collect::<Vec<_>>()
+    let names = |metrics: Metrics| {
+        let some = [metrics.running, metrics.waiting, metrics.tokens];
+        let names = some.into_iter().chain(metrics.kv_cache.iter().copied());
+        names.chain(metrics.first_token).collect::<Vec<_>>()
     };
-    for name in ENGINES.iter().flat_map(names) {
+    for name in ENGINES.iter().flat_map(|engine| names(engine.metrics)) {
         ensure!(text.contains(name), "no rule reads {name}");
     }
     Ok(())

@@ -301,7 +301,7 @@ async fn answers_as_it_should(engine: &Endpoint) -> Result<()> {
         reading.engine == "vLLM" && values.iter().all(Option::is_some),
         "{reading:?}"
     );
-    let first_token = ENGINES.iter().filter_map(|engine| engine.first_token);
+    let first_token = ENGINES.iter().filter_map(|engine| engine.metrics.first_token);
     let buckets = first_token
         .filter(|name| name.starts_with("vllm:"))
         .map(|name| format!("{name}_bucket"));

@@ -12,6 +12,7 @@ use runway_api::condition::shorten;
 use runway_api::{ModelDeployment, Name, Namespace};
 use runway_engines::{self as engines, Reading, Usage};
 use runway_operator::telemetry::chain;
+use runway_provider::engine::METRICS_PATH;
 use tokio::sync::Semaphore;
 
 use crate::live::cluster::{Cluster, place};
@@ -128,7 +129,7 @@ impl Reader<'_> {
     /// Text of the metrics of a pod, or the reason why there is none.
     async fn text(&self, namespace: &Namespace, pod: &Name, port: i32) -> Result<String, String> {
         let proxy = format!("/api/v1/namespaces/{namespace}/pods/http:{pod}:{port}/proxy");
-        let path = engines::PATH.trim_start_matches('/');
+        let path = METRICS_PATH.trim_start_matches('/');
         let request = Request::new(proxy).get(path, &GetParams::default());
         let request = request.map_err(|e| chain(&e))?;
         let body = self.cluster.client().request_stream(request).await;

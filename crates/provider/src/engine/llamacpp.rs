@@ -28,11 +28,18 @@ pub const LLAMACPP: Dialect = Dialect {
     cache_variable: "LLAMA_CACHE",
     compilation_cache_variable: None,
     metrics_flag: Some("metrics"),
-    metrics: Metrics {
-        requests_in_flight: Some("llamacpp:requests_processing"),
-        queued_requests: Some("llamacpp:requests_deferred"),
-        tokens_per_second: Some("llamacpp:tokens_predicted"),
-    },
+    metrics: Some(METRICS),
+};
+
+/// Metrics (llama.cpp `tools/server/server-context.cpp`, build 11669). The tokens of a request are counted when it ends.
+pub const METRICS: Metrics = Metrics {
+    family: "llamacpp:",
+    running: "llamacpp:requests_processing",
+    waiting: "llamacpp:requests_deferred",
+    tokens: "llamacpp:tokens_predicted_total",
+    tokens_per_second: None,
+    kv_cache: &[],
+    first_token: None,
 };
 
 /// Flag for the file to load from a repository. Without it, the server loads the Q4_K_M file, or the first.

@@ -3,19 +3,24 @@
 
 pub mod llamacpp;
 pub mod parallel;
-mod sglang;
+pub mod sglang;
 mod trtllm;
-mod vllm;
+pub mod vllm;
 
 pub use llamacpp::LLAMACPP;
 pub use sglang::SGLANG;
 pub use trtllm::TRTLLM;
 pub use vllm::VLLM;
 
+use runway_api::provider_config::{EngineCapabilities, PodMetrics};
+
 use crate::request::Worker;
 
 /// Path at which every engine reports whether the model is loaded and serves.
 pub const HEALTH_PATH: &str = "/health";
+
+/// Path at which engines serve their metrics.
+pub const METRICS_PATH: &str = "/metrics";
 
 /// Variable for the directory of downloads from Hugging Face (huggingface_hub `constants.py`).
 const HF_HOME: &str = "HF_HOME";
@@ -57,22 +62,42 @@ pub struct Dialect {
     pub cache_variable: &'static str,
     /// Variable for the directory of compiled code, if the engine keeps any.
     pub compilation_cache_variable: Option<&'static str>,
-    /// Flag that enables the engine's metrics at `/metrics`; `None` if they are always enabled, or there are none.
+    /// Flag that enables the engine's metrics; `None` if they are always enabled, or there are none.
     pub metrics_flag: Option<&'static str>,
-    /// Metrics for autoscaling.
-    pub metrics: Metrics,
+    /// Metrics; `None` if the server exports none by default.
+    pub metrics: Option<Metrics>,
 }
 
-/// Names of an engine's metrics in the custom metrics API. prometheus-adapter serves a gauge under its own name, and a counter
-/// without `_total`, per second (kubernetes-sigs/prometheus-adapter v0.12.0, `deploy/manifests/config-map.yaml`).
-#[derive(Debug)]
+/// Names of the metrics that an engine serves at [`METRICS_PATH`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// Requests that are processed.
-    pub requests_in_flight: Option<&'static str>,
-    /// Requests that wait.
-    pub queued_requests: Option<&'static str>,
-    /// Tokens that are generated per second.
+    /// Beginning of the names of all its metrics.
+    pub family: &'static str,
+    /// Gauge: requests that are processed.
+    pub running: &'static str,
+    /// Gauge: requests that wait in the engine.
+    pub waiting: &'static str,
+    /// Counter: generated tokens.
+    pub tokens: &'static str,
+    /// Gauge: tokens that are generated per second, if the engine exports one.
     pub tokens_per_second: Option<&'static str>,
+    /// Gauges: used share of the KV cache, from 0 to 1. Releases of the engine differ in the name; empty if it exports none.
+    pub kv_cache: &'static [&'static str],
+    /// Histogram: time to the first token, in seconds.
+    pub first_token: Option<&'static str>,
+}
+
+impl Metrics {
+    /// Names in the custom metrics API, for autoscaling. prometheus-adapter serves a gauge under its own name, and a counter without
+    /// `_total`, per second (kubernetes-sigs/prometheus-adapter v0.12.0, `deploy/manifests/config-map.yaml`).
+    pub fn of_pods(&self) -> PodMetrics {
+        let rate = || self.tokens.trim_end_matches("_total");
+        PodMetrics {
+            requests_in_flight: Some(self.running.to_owned()),
+            queued_requests: Some(self.waiting.to_owned()),
+            tokens_per_second: Some(self.tokens_per_second.unwrap_or_else(rate).to_owned()),
+        }
+    }
 }
 
 /// The engine of this name.
@@ -81,6 +106,17 @@ pub fn find(name: &str) -> Option<&'static Dialect> {
 }
 
 impl Dialect {
+    /// Capabilities of a provider that runs the engine's own server.
+    pub fn capabilities(&self) -> EngineCapabilities {
+        EngineCapabilities {
+            name: self.name.to_owned(),
+            serving_modes: None,
+            cpu_support: Some(self.cpu_image.is_some()),
+            gpu_support: Some(true),
+            pod_metrics: self.metrics.map(|metrics| metrics.of_pods()),
+        }
+    }
+
     /// Refusal of a model without GPUs; the text is that of admission.
     pub fn requires_gpu(&self) -> String {
         format!("{} engine requires GPU (set resources.gpu.count > 0)", self.title)

@@ -24,11 +24,18 @@ pub const SGLANG: Dialect = Dialect {
     cache_variable: HF_HOME,
     compilation_cache_variable: None,
     metrics_flag: Some("enable-metrics"),
-    metrics: Metrics {
-        requests_in_flight: Some("sglang:num_running_reqs"),
-        queued_requests: Some("sglang:num_queue_reqs"),
-        tokens_per_second: Some("sglang:gen_throughput"),
-    },
+    metrics: Some(METRICS),
+};
+
+/// Metrics (SGLang 0.5.18 `python/sglang/srt/observability/metrics_collector.py`).
+pub const METRICS: Metrics = Metrics {
+    family: "sglang:",
+    running: "sglang:num_running_reqs",
+    waiting: "sglang:num_queue_reqs",
+    tokens: "sglang:generation_tokens_total",
+    tokens_per_second: Some("sglang:gen_throughput"),
+    kv_cache: &["sglang:token_usage"],
+    first_token: Some("sglang:time_to_first_token_seconds"),
 };
 
 fn model_path(model: &str) -> Vec<String> {

@@ -5,7 +5,7 @@
 //! by its ID, or by the name of its directory (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). Later releases accept
 //! `--served_model_name` (pull request 11711).
 
-use super::{Dialect, HF_HOME, Metrics};
+use super::{Dialect, HF_HOME};
 
 /// TensorRT-LLM.
 pub const TRTLLM: Dialect = Dialect {
@@ -31,9 +31,5 @@ pub const TRTLLM: Dialect = Dialect {
     cache_variable: HF_HOME,
     compilation_cache_variable: None,
     metrics_flag: None,
-    metrics: Metrics {
-        requests_in_flight: None,
-        queued_requests: None,
-        tokens_per_second: None,
-    },
+    metrics: None,
 };

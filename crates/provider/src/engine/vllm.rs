@@ -27,9 +27,17 @@ pub const VLLM: Dialect = Dialect {
     // `vllm/envs.py`
     compilation_cache_variable: Some("VLLM_CACHE_ROOT"),
     metrics_flag: None,
-    metrics: Metrics {
-        requests_in_flight: Some("vllm:num_requests_running"),
-        queued_requests: Some("vllm:num_requests_waiting"),
-        tokens_per_second: Some("vllm:generation_tokens"),
-    },
+    metrics: Some(METRICS),
+};
+
+/// Metrics (vLLM `vllm/v1/metrics/loggers.py`, PrometheusStatLogger; commit 005a810b). The old name of the KV cache metric was
+/// deprecated in 0.9.
+pub const METRICS: Metrics = Metrics {
+    family: "vllm:",
+    running: "vllm:num_requests_running",
+    waiting: "vllm:num_requests_waiting",
+    tokens: "vllm:generation_tokens_total",
+    tokens_per_second: None,
+    kv_cache: &["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"],
+    first_token: Some("vllm:time_to_first_token_seconds"),
 };
