@@ -11,7 +11,7 @@ use crate::schema::Shape;
 
 /// A supported request.
 pub(crate) struct Accepted<'a> {
-    pub(crate) engine: Engine,
+    pub(crate) engine: &'static Engine,
     pub(crate) model: Model<'a>,
     pub(crate) workers: Vec<GpuWorker<'a>>,
     pub(crate) frontend: Frontend,

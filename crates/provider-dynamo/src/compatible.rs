@@ -7,7 +7,7 @@ use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods, refus
 
 use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
-use crate::engine::{Engine, Role, worker_name};
+use crate::engine::{Engine, Role};
 use crate::flags;
 use crate::overrides;
 use crate::registration::NAMES;
@@ -45,12 +45,10 @@ pub(crate) fn accept<'a>(
     })
 }
 
-fn engine(request: &Request) -> Result<Engine, Refusal> {
-    match request.engine.as_str() {
-        "vllm" => Ok(Engine::Vllm),
-        "sglang" => Ok(Engine::Sglang),
-        "trtllm" => Ok(Engine::TrtLlm),
-        other => refuse(format!("Dynamo does not support {other} engine")),
+fn engine(request: &Request) -> Result<&'static Engine, Refusal> {
+    match Engine::find(&request.engine) {
+        Some(engine) => Ok(engine),
+        None => refuse(format!("Dynamo does not support {} engine", request.engine)),
     }
 }
 
@@ -70,10 +68,10 @@ pub(crate) fn worker_names(request: &Request) -> Vec<&'static str> {
         Topology::Aggregated(_) => &[Role::Worker],
         Topology::Disaggregated { .. } => &[Role::Prefill, Role::Decode],
     };
-    let engine = engine(request).ok();
+    let engine = Engine::find(&request.engine);
     engine
         .iter()
-        .flat_map(|engine| roles.iter().map(|role| worker_name(*engine, *role)))
+        .flat_map(|engine| roles.iter().map(|role| engine.component(*role)))
         .collect()
 }
 
@@ -109,7 +107,7 @@ fn model(request: &Request) -> Result<Model<'_>, Refusal> {
 }
 
 /// All workers get the same flags, so that these cannot set their roles.
-fn flags_are_possible(request: &Request, engine: Engine) -> Result<(), Refusal> {
+fn flags_are_possible(request: &Request, engine: &Engine) -> Result<(), Refusal> {
     const ROLES: [&str; 3] = ["disaggregation-mode", "is-prefill-worker", "is-decode-worker"];
     if let Some((key, _)) = ROLES.iter().find_map(|flag| find(&request.args, flag)) {
         return refuse(format!(

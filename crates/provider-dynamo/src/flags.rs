@@ -39,10 +39,10 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
         flags.derive(flag, value);
     }
     if worker.gpu.count > 1 && !parallel::flags().any(|flag| flags.reports(flag)) {
-        flags.derive(tensor_parallel(engine), &worker.gpu.count.to_string());
+        flags.derive(engine.tensor_parallel, &worker.gpu.count.to_string());
     }
     let model = match accepted.model {
-        Model::Id(id) => vec![format!("--{}", model_flag(engine)), id.to_owned()],
+        Model::Id(id) => vec![format!("--{}", engine.model), id.to_owned()],
         Model::InArgs | Model::InImage => Vec::new(),
     };
     Arguments {
@@ -66,25 +66,11 @@ fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'s
         .copied()
 }
 
-fn model_flag(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Vllm => "model",
-        Engine::Sglang | Engine::TrtLlm => "model-path",
-    }
-}
-
-fn tensor_parallel(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Vllm | Engine::TrtLlm => "tensor-parallel-size",
-        Engine::Sglang => "tp",
-    }
-}
-
 /// An option of TensorRT-LLM next to the flag that contains all of them.
-pub(crate) fn reported_twice(request: &Request, engine: Engine) -> Option<(&str, &'static str)> {
-    let is_reported = engine == Engine::TrtLlm && request.args.contains_key(ENGINE_OPTIONS);
-    let option = request.args.keys().find(|key| is_option(key)).filter(|_| is_reported)?;
-    Some((option, ENGINE_OPTIONS))
+pub(crate) fn reported_twice<'a>(request: &'a Request, engine: &Engine) -> Option<(&'a str, &'static str)> {
+    let flag = engine.options.filter(|flag| request.args.contains_key(*flag))?;
+    let option = request.args.keys().find(|key| is_option(key))?;
+    Some((option, flag))
 }
 
 /// Flags have dashes, TensorRT-LLM's options underscores (enable_block_reuse, kv_cache_config).
@@ -99,12 +85,12 @@ struct Flags {
 }
 
 impl Flags {
-    fn given(request: &Request, engine: Engine) -> Self {
+    fn given(request: &Request, engine: &Engine) -> Self {
         let (options, values): (BTreeMap<_, _>, BTreeMap<_, _>) = request
             .args
             .clone()
             .into_iter()
-            .partition(|(key, _)| engine == Engine::TrtLlm && is_option(key));
+            .partition(|(key, _)| engine.options.is_some() && is_option(key));
         Self {
             flags: flags::Flags::given(&values),
             options: nested(
@@ -126,10 +112,10 @@ impl Flags {
     }
 
     /// Flags for context length and trust.
-    fn spec(&mut self, request: &Request, engine: Engine) {
-        if engine != Engine::TrtLlm {
-            self.flags.context_length(request, engine.dialect().context_length);
-            return self.flags.trust(request, engine.dialect());
+    fn spec(&mut self, request: &Request, engine: &Engine) {
+        if engine.options.is_none() {
+            self.flags.context_length(request, engine.dialect.context_length);
+            return self.flags.trust(request, engine.dialect);
         }
         if request.context_length.is_some() {
             self.flags.ignored.push(

@@ -11,7 +11,7 @@ use runway_provider::volumes::Volume;
 
 use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
-use crate::engine::{Engine, FRONTEND, Role, worker_name};
+use crate::engine::{FRONTEND, Role};
 use crate::flags;
 use crate::runtime::{ReportedBy, RuntimeVersion};
 
@@ -75,18 +75,10 @@ pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted, config: &'
     ignored.extend(overruled_router_mode(request, accepted));
     ignored.extend(assumed_version(request, accepted));
     Graph {
-        framework: framework(accepted.engine),
+        framework: accepted.engine.dialect.name,
         components,
         model_name,
         ignored,
-    }
-}
-
-fn framework(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Vllm => "vllm",
-        Engine::Sglang => "sglang",
-        Engine::TrtLlm => "trtllm",
     }
 }
 
@@ -125,7 +117,7 @@ fn worker_component<'a>(
     let mut labels = pod_labels(request);
     labels.insert(DEPLOYMENT, &request.name);
     Component {
-        name: worker_name(accepted.engine, worker.role),
+        name: accepted.engine.component(worker.role),
         role: worker.role,
         replicas: worker.worker.replicas,
         command: command(accepted),
@@ -174,13 +166,8 @@ fn bare<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConf
 }
 
 fn command(accepted: &Accepted) -> Vec<&'static str> {
-    let module = match accepted.engine {
-        Engine::Vllm => "dynamo.vllm",
-        Engine::Sglang => "dynamo.sglang",
-        Engine::TrtLlm => "dynamo.trtllm",
-    };
     match accepted.model {
-        Model::Id(_) | Model::InArgs => vec!["python3", "-m", module],
+        Model::Id(_) | Model::InArgs => vec!["python3", "-m", accepted.engine.module],
         Model::InImage => Vec::new(),
     }
 }

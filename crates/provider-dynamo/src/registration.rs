@@ -5,12 +5,13 @@ use runway_api::model_deployment::ServingMode;
 use runway_api::provider_config::{Capabilities, SelectionPolicy, SelectionRule};
 use runway_provider::names::{Limit, Names};
 
+use crate::engine;
 use crate::overrides;
 
 pub(crate) fn registration() -> InferenceProviderConfigSpec {
     InferenceProviderConfigSpec {
         capabilities: Capabilities {
-            engines: ["vllm", "sglang", "trtllm"].map(str::to_owned).to_vec(),
+            engines: engine::ALL.map(|engine| engine.dialect.name.to_owned()).into(),
             serving_modes: vec![ServingMode::Aggregated, ServingMode::Disaggregated],
             cpu_support: false,
             gpu_support: true,
@@ -75,15 +76,14 @@ const LONGEST_NAME_DISAGGREGATED: usize = LABEL - 29;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Engine, Role, worker_name};
+    use crate::engine::Role;
 
     #[test]
     fn the_longest_names_are_those_of_the_workers() {
         let longest = |roles: &[Role]| {
-            let engines = [Engine::Vllm, Engine::Sglang, Engine::TrtLlm];
-            let names = engines
+            let names = engine::ALL
                 .iter()
-                .flat_map(|e| roles.iter().map(|r| worker_name(*e, *r).len()));
+                .flat_map(|e| roles.iter().map(|r| e.component(*r).len()));
             LABEL - names.max().unwrap() - "-".len() - "-01234567".len()
         };
         assert_eq!(LONGEST_NAME, longest(&[Role::Frontend, Role::Worker]));

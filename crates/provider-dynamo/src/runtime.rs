@@ -66,9 +66,9 @@ pub(crate) enum ReportedBy {
 
 impl Runtime {
     /// The runtime in the user's image, or in Dynamo's or its copy.
-    pub(crate) fn of(image: Option<&str>, engine: Engine, otherwise: RuntimeVersion, mirror: Option<&Mirror>) -> Self {
+    pub(crate) fn of(image: Option<&str>, engine: &Engine, otherwise: RuntimeVersion, mirror: Option<&Mirror>) -> Self {
         let Some(image) = image else {
-            let image = format!("nvcr.io/nvidia/ai-dynamo/{}:{otherwise}", repository(engine));
+            let image = format!("nvcr.io/nvidia/ai-dynamo/{}:{otherwise}", engine.repository);
             return Self {
                 image: Mirror::of_default(mirror, &image).into_owned(),
                 version: otherwise,
@@ -93,15 +93,6 @@ impl Runtime {
 /// create the user `dynamo` and check its number).
 fn user(version: RuntimeVersion) -> Option<i64> {
     (version >= v(0, 9, 0)).then_some(1000)
-}
-
-/// Names of the images (Dynamo `docs/reference/release-artifacts.md`). The design's `trtllm-runtime` does not exist.
-fn repository(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Vllm => "vllm-runtime",
-        Engine::Sglang => "sglang-runtime",
-        Engine::TrtLlm => "tensorrtllm-runtime",
-    }
 }
 
 /// The version in an image's tag: the digits at its beginning. Dynamo itself requires semver for the rest, and no digest (Dynamo
@@ -159,7 +150,7 @@ impl fmt::Display for RuntimeVersion {
 pub(crate) type FlagList = &'static [(&'static str, &'static str)];
 
 /// Dynamo's own flags of one engine's worker, since a release.
-struct Release {
+pub(crate) struct Release {
     since: RuntimeVersion,
     prefill: FlagList,
     decode: FlagList,
@@ -169,7 +160,7 @@ struct Release {
 }
 
 /// Flags for the role of a worker.
-pub(crate) fn role_flags(engine: Engine, version: RuntimeVersion, role: Role) -> FlagList {
+pub(crate) fn role_flags(engine: &Engine, version: RuntimeVersion, role: Role) -> FlagList {
     let release = release(engine, version);
     match role {
         Role::Prefill => release.prefill,
@@ -179,24 +170,20 @@ pub(crate) fn role_flags(engine: Engine, version: RuntimeVersion, role: Role) ->
 }
 
 /// Flags by which a worker publishes its KV cache to the router.
-pub(crate) fn kv_event_flags(engine: Engine, version: RuntimeVersion, role: Role) -> FlagList {
+pub(crate) fn kv_event_flags(engine: &Engine, version: RuntimeVersion, role: Role) -> FlagList {
     match role {
         Role::Worker | Role::Prefill => release(engine, version).kv_events,
         Role::Frontend | Role::Decode => &[],
     }
 }
 
-fn release(engine: Engine, version: RuntimeVersion) -> &'static Release {
-    let (newer, oldest) = match engine {
-        Engine::Vllm => VLLM,
-        Engine::Sglang => SGLANG,
-        Engine::TrtLlm => TRT_LLM,
-    };
+fn release(engine: &Engine, version: RuntimeVersion) -> &'static Release {
+    let (newer, oldest) = engine.releases;
     newer.iter().find(|release| release.since <= version).unwrap_or(oldest)
 }
 
 /// Newest first, and the oldest one.
-type Releases = (&'static [Release], &'static Release);
+pub(crate) type Releases = (&'static [Release], &'static Release);
 
 const NIXL: (&str, &str) = (
     "kv-transfer-config",
@@ -205,7 +192,7 @@ const NIXL: (&str, &str) = (
 
 /// 1.0.0 added `--disaggregation-mode` (pull request 6483; the earlier flags were removed in 1.4.0, 12089), removed the default
 /// connector (6450) and no longer sends KV events by default (6404).
-const VLLM: Releases = (
+pub(crate) const VLLM: Releases = (
     &[Release {
         since: v(1, 0, 0),
         prefill: &[("disaggregation-mode", "prefill"), NIXL],
@@ -225,7 +212,7 @@ const VLLM: Releases = (
 
 /// The same in all releases (Dynamo `examples/backends/sglang/deploy`, `disagg.yaml` and `agg_router.yaml`). Prefill and decode
 /// must have pages of the same size; the router counts in pages, and SGLang's default is one token per page.
-const SGLANG: Releases = (
+pub(crate) const SGLANG: Releases = (
     &[],
     &Release {
         since: v(0, 0, 0),
@@ -271,7 +258,7 @@ const TRT_DECODE_OPTIONS: &str = r#"{"cache_transceiver_config":{"backend":"DEFA
 pub(crate) const ENGINE_OPTIONS: &str = "override-engine-args";
 
 /// 1.3.0 renamed the flag for KV events (Dynamo `docs/components/router`, the table of backends).
-const TRT_LLM: Releases = (
+pub(crate) const TRT_LLM: Releases = (
     &[Release {
         since: v(1, 3, 0),
         prefill: TRT_PREFILL,
