@@ -4,6 +4,8 @@
 use std::fmt;
 
 use runway_api::ModelDeployment;
+use runway_provider::engine::{ALL, LLAMACPP, llamacpp};
+use runway_provider::flags::find;
 use serde::Serialize;
 
 /// Weights without a known format: two bytes per parameter, as in bfloat16.
@@ -81,19 +83,13 @@ impl Estimate {
 /// Estimates the memory of a replica; `None` if the number of parameters is not in the model's name.
 pub fn estimate(md: &ModelDeployment) -> Option<Estimate> {
     let engine = md.spec.engine.as_ref();
-    let is_llamacpp = md.spec.engine_type() == Some("llamacpp");
+    let is_llamacpp = md.spec.engine_type() == Some(LLAMACPP.name);
     let arg = |names: &[&str]| {
         let args = engine.map(|engine| &engine.args)?;
-        let same = |given: &str, name: &str| given.replace('_', "-").eq_ignore_ascii_case(name);
-        let value = |name: &&str| {
-            args.iter()
-                .find(|(given, _)| same(given, name))
-                .map(|(_, value)| value.as_str())
-        };
-        names.iter().find_map(value)
+        names.iter().find_map(|name| Some(find(args, name)?.1))
     };
     // A file in the format of llama.cpp says more than its repository.
-    let file = arg(&["hf-file", "model", "model-path", "m"]).unwrap_or_default();
+    let file = arg(&[llamacpp::FILE, "model", "model-path", "m"]).unwrap_or_default();
     let id = md.spec.model_id().unwrap_or_default();
     let name = format!("{id} {file}").to_lowercase().replace(".gguf", "");
     let parameters = parameters(&name)?;
@@ -121,7 +117,9 @@ pub fn estimate(md: &ModelDeployment) -> Option<Estimate> {
         source,
     });
 
-    let context_arg = arg(&["max-model-len", "context-length", "ctx-size", "max-seq-len"]);
+    // TensorRT-LLM's max-seq-len limits requests, and with them the cache.
+    let flags = ALL.iter().filter_map(|engine| engine.context_length.ok());
+    let context_arg = arg(&flags.chain(["max-seq-len"]).collect::<Vec<_>>());
     let context_arg = context_arg
         .and_then(|value| value.parse::<i64>().ok())
         .filter(|value| *value > 0);
