@@ -2,9 +2,11 @@
 
 use proptest::prelude::*;
 use runway_api::autoscaling::messages;
+use runway_provider::engine;
 use serde_json::{Map, Value, json};
 
 use super::{any_spec, deployment, providers};
+use crate::admission::validate::KNOWN_ENGINES;
 use crate::admission::{Findings, apply_defaults, validate};
 use crate::providers::Providers;
 
@@ -138,6 +140,21 @@ fn autoscaling_requires_one_metric_and_a_range() {
             "scaling.autoscaling is not supported in disaggregated mode, because an autoscaler sets one number of replicas: remove it, and set scaling.prefill.replicas and scaling.decode.replicas",
         )],
     );
+}
+
+#[test]
+fn known_engines_are_those_of_the_providers_table() {
+    let mut table = engine::ALL.map(|engine| engine.name);
+    let mut known = KNOWN_ENGINES;
+    table.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(known, table);
+    for engine in engine::ALL {
+        let found = errors(spec(json!({"engine": {"type": engine.name}, "resources": null})));
+        let needs_gpu = engine.cpu_image.is_none();
+        let message = needs_gpu.then(|| ("spec.resources.gpu.count".to_owned(), engine.requires_gpu()));
+        assert_eq!(found, Vec::from_iter(message), "{}", engine.name);
+    }
 }
 
 #[test]
