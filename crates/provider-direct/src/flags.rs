@@ -3,7 +3,7 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
-use runway_provider::flags::{self, Flags};
+use runway_provider::flags::{Flags, first};
 
 use crate::compatible::{Accepted, Model};
 
@@ -38,21 +38,15 @@ pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
 
 /// Name under which `/v1/models` lists the model; `None` if the image decides it.
 pub(crate) fn model_name(accepted: &Accepted, flags: &Flags) -> Option<String> {
-    let given = |name| flags::first(&flags.values, name).map(|names| first(&names));
-    match accepted.engine.served_name {
-        Ok(name) => given(name),
-        // The release in the user's image may have a flag that the default release lacks.
-        Err(_) => given("served-model-name").or_else(|| match accepted.model {
-            Model::Hub(id) => Some(id.to_owned()),
-            Model::Path { path, .. } => Some(last(path)),
-            Model::Image => None,
-        }),
+    if accepted.engine.served_name.is_ok() {
+        return flags.served_name(accepted.engine);
     }
-}
-
-/// The first of several names: llama.cpp accepts a comma-separated list.
-fn first(names: &str) -> String {
-    names.split(',').next().unwrap_or(names).trim().to_owned()
+    // The release in the user's image may have a flag that the default release lacks.
+    first(&flags.values, "served-model-name").or_else(|| match accepted.model {
+        Model::Hub(id) => Some(id.to_owned()),
+        Model::Path { path, .. } => Some(last(path)),
+        Model::Image => None,
+    })
 }
 
 fn last(path: &str) -> String {

@@ -128,9 +128,10 @@ impl Flags {
         }
     }
 
-    /// Name in client requests, if a flag sets it: the first of several.
+    /// Name under which `/v1/models` lists the model, if a flag sets it.
     pub fn served_name(&self, engine: &Dialect) -> Option<String> {
-        first(&self.values, engine.served_name.ok()?)
+        let name = first(&self.values, engine.served_name.ok()?)?;
+        Some((engine.listed_name)(&name).to_owned())
     }
 
     /// Arguments of a command.
@@ -144,4 +145,24 @@ pub fn arguments(flags: &BTreeMap<String, String>) -> impl Iterator<Item = Strin
     flags
         .iter()
         .flat_map(|(key, text)| std::iter::once(format!("--{key}")).chain(values(key, text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{LLAMACPP, SGLANG, VLLM};
+
+    #[test]
+    fn served_name_is_the_one_that_the_engine_lists() {
+        for (engine, flag, text, name) in [
+            (&LLAMACPP, "alias", "two, one, ", "one"),
+            (&LLAMACPP, "alias", "one", "one"),
+            (&VLLM, "served_model_name", r#"["one", "two"]"#, "one"),
+            (&VLLM, "served-model-name", "one, two", "one, two"),
+            (&SGLANG, "served-model-name", "one,two", "one,two"),
+        ] {
+            let flags = Flags::given(&BTreeMap::from([(flag.to_owned(), text.to_owned())]));
+            assert_eq!(flags.served_name(engine).as_deref(), Some(name), "{text}");
+        }
+    }
 }

@@ -18,8 +18,8 @@ pub const LLAMACPP: Dialect = Dialect {
     from_hub,
     from_path: |path| vec!["--model".to_owned(), path.to_owned()],
     model_flags: &["model", "hf-repo", "hf", "hfr", "model-url", "mu", "docker-repo", "dr"],
-    // A comma-separated list sets several.
     served_name: Ok("alias"),
+    listed_name,
     context_length: Ok("ctx-size"),
     trust_remote_code: Err("llama.cpp runs no code that comes with a model"),
     tensor_parallel: None,
@@ -58,6 +58,13 @@ fn from_hub(id: &str) -> Vec<String> {
     let mut arguments = vec!["--hf-repo".to_owned(), repository.to_owned()];
     arguments.extend(file.into_iter().flat_map(|file| [format!("--{FILE}"), file.to_owned()]));
     arguments
+}
+
+/// The first of the names between commas, in the order of their bytes (`common/common.h`, where `model_alias` is a sorted set;
+/// `tools/server/server-context.cpp`, load_model). Requests may name any of them.
+fn listed_name(aliases: &str) -> &str {
+    let names = aliases.split(',').map(str::trim);
+    names.filter(|name| !name.is_empty()).min().unwrap_or_default()
 }
 
 /// The repository of an ID, and the file, which may be in a directory.

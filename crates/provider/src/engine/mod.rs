@@ -52,6 +52,8 @@ pub struct Dialect {
     /// Flag for the name under which `/v1/models` lists the model, or why there is none: the name follows from the location of the
     /// model.
     pub served_name: Result<&'static str, &'static str>,
+    /// Name that `/v1/models` lists, of a value of that flag.
+    pub listed_name: fn(&str) -> &str,
     /// Flag for the maximum context length, or why there is none.
     pub context_length: Result<&'static str, &'static str>,
     /// Flag for trust in code that comes with a model, or why there is none.

@@ -18,6 +18,7 @@ pub const SGLANG: Dialect = Dialect {
     from_path: model_path,
     model_flags: &["model-path", "model"],
     served_name: Ok("served-model-name"),
+    listed_name: |name| name,
     context_length: Ok("context-length"),
     trust_remote_code: Ok("trust-remote-code"),
     tensor_parallel: Some("tp-size"),

@@ -22,6 +22,7 @@ pub const TRTLLM: Dialect = Dialect {
         "trtllm-serve 1.2 lists a model by its id, or by the name of the folder it is in; if spec.image has a later release, \
          set served_model_name in engine.args",
     ),
+    listed_name: |name| name,
     // The same text as in admission.
     context_length: Err(
         "TensorRT-LLM fixes it when the engine is built; to limit requests at run time, set max_seq_len in engine.args",

@@ -20,6 +20,7 @@ pub const VLLM: Dialect = Dialect {
     from_path: |path| vec![path.to_owned()],
     model_flags: &["model"],
     served_name: Ok("served-model-name"),
+    listed_name: |name| name,
     context_length: Ok("max-model-len"),
     trust_remote_code: Ok("trust-remote-code"),
     tensor_parallel: Some("tensor-parallel-size"),
