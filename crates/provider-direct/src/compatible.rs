@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
-use runway_provider::engine::{self, Dialect, llamacpp, parallel};
+use runway_provider::engine::{self, Dialect, LLAMACPP, llamacpp, parallel};
 use runway_provider::flags::{find, without_model};
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
@@ -93,14 +93,10 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
     let Some(id) = &request.model_id else {
         return refuse("model.id is required when source is huggingface");
     };
-    let loads = (engine.from_hub)(id);
-    let twice = |(key, _): &(&str, &str)| loads.contains(&format!("--{}", key.replace('_', "-")));
-    match find(&request.args, llamacpp::FILE).filter(twice) {
-        Some((key, _)) => refuse(format!(
-            "engine.args.{key} and model.id '{id}' both name a file: use one of them"
-        )),
-        None => Ok(Model::Hub(id)),
+    if engine.name == LLAMACPP.name {
+        llamacpp::one_file(&request.args, id)?;
     }
+    Ok(Model::Hub(id))
 }
 
 fn in_image(request: &Request) -> Result<Model<'_>, Refusal> {

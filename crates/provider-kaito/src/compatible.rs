@@ -117,13 +117,9 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
 
 /// A file is named at most once, and at least once for a server that loads no repository.
 fn file_is_named(request: &Request, family: Family, id: &str) -> Result<(), Refusal> {
-    let (_, in_id) = llamacpp::split(id);
-    match (in_id, request.args.get(llamacpp::FILE)) {
-        (Some(_), Some(_)) => refuse(format!(
-            "engine.args.{} and model.id '{id}' both name a file: use one of them",
-            llamacpp::FILE
-        )),
-        (None, None) if family == Family::LocalAi => refuse(format!(
+    llamacpp::one_file(&request.args, id)?;
+    match family::model(request, id) {
+        (_, None) if family == Family::LocalAi => refuse(format!(
             "model.id '{id}' names no GGUF file, and LocalAI loads a file, not a repository: \
              set engine.args.{} to the file, or model.id to {id}/FILE",
             llamacpp::FILE

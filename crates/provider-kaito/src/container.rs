@@ -177,7 +177,7 @@ fn settings(request: &Request, worker: &Worker, image: &str, flags: &Flags) -> B
         ("engine flags".to_owned(), json!(flags.values)),
         (
             format!("engine.args.{}", llamacpp::FILE),
-            json!(request.args.get(llamacpp::FILE)),
+            json!(llamacpp::file_in(&request.args).map(|(_, file)| file)),
         ),
         (
             format!("provider.overrides.{}", family::KEY),

@@ -113,10 +113,7 @@ impl Family {
 /// Repository and file of the model; the file is a part of `model.id`, or `engine.args.hf-file`.
 pub(crate) fn model<'a>(request: &'a Request, id: &'a str) -> (&'a str, Option<&'a str>) {
     let (repository, file) = llamacpp::split(id);
-    (
-        repository,
-        file.or_else(|| request.args.get(llamacpp::FILE).map(String::as_str)),
-    )
+    (repository, file.or_else(|| Some(llamacpp::file_in(&request.args)?.1)))
 }
 
 #[cfg(test)]

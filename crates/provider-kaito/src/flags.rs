@@ -21,14 +21,14 @@ pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
         name(&mut flags, request, engine);
         flags.parallel(engine.dialect(), accepted.worker.gpu.as_ref());
     }
-    if let (Engine::LlamaCpp(family), ModelSource::Huggingface) = (engine, request.source) {
+    if let (Engine::LlamaCpp(family), ModelSource::Huggingface) = (engine, request.source)
+        && let Some((key, _)) = llamacpp::file_in(&request.args)
+    {
         // The file is a part of the arguments for the model.
-        flags.values.remove(llamacpp::FILE);
-        if family == Family::AikitRunner && request.token_secret.is_some() && request.args.contains_key(llamacpp::FILE)
-        {
+        flags.values.remove(key);
+        if family == Family::AikitRunner && request.token_secret.is_some() {
             flags.ignored.push(format!(
-                "secrets.huggingFaceToken has no effect with engine.args.{}: AIKit's runner downloads a file without it",
-                llamacpp::FILE
+                "secrets.huggingFaceToken has no effect with engine.args.{key}: AIKit's runner downloads a file without it"
             ));
         }
     }

@@ -4,7 +4,11 @@
 //! first. The images' entrypoint is the server (`.devops/cpu.Dockerfile`), in a directory that is not in the PATH. With several
 //! GPUs it distributes a model's layers over all of them.
 
+use std::collections::BTreeMap;
+
 use super::{Dialect, Metrics};
+use crate::flags::find;
+use crate::{Refusal, refuse};
 
 /// llama.cpp.
 pub const LLAMACPP: Dialect = Dialect {
@@ -44,6 +48,24 @@ pub const METRICS: Metrics = Metrics {
 
 /// Flag for the file to load from a repository. Without it, the server loads the Q4_K_M file, or the first.
 pub const FILE: &str = "hf-file";
+
+/// The file in `engine.args`: the key and the value.
+pub fn file_in(args: &BTreeMap<String, String>) -> Option<(&str, &str)> {
+    find(args, FILE)
+}
+
+/// Refuses a file in `engine.args` next to one in the ID.
+///
+/// # Errors
+/// Both name a file.
+pub fn one_file(args: &BTreeMap<String, String>, id: &str) -> Result<(), Refusal> {
+    match (split(id), file_in(args)) {
+        ((_, Some(_)), Some((key, _))) => refuse(format!(
+            "engine.args.{key} and model.id '{id}' both name a file: use one of them"
+        )),
+        _ => Ok(()),
+    }
+}
 
 /// Arguments that load a model from Hugging Face. The ID is `ORG/REPOSITORY` or `ORG/REPOSITORY/FILE`.
 ///
