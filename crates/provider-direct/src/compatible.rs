@@ -90,9 +90,7 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
         return in_image(request);
     }
     without_model(&request.args, engine.model_flags)?;
-    let Some(id) = &request.model_id else {
-        return refuse("model.id is required when source is huggingface");
-    };
+    let id = request.id_on_hub()?;
     if engine.name == LLAMACPP.name {
         llamacpp::one_file(&request.args, id)?;
     }
@@ -100,11 +98,7 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
 }
 
 fn in_image(request: &Request) -> Result<Model<'_>, Refusal> {
-    if request.image.is_none() {
-        return refuse(
-            "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
-        );
-    }
+    request.check_image_of_model()?;
     match PATHS.iter().find_map(|name| find(&request.args, name)) {
         Some((key, "")) => refuse(format!(
             "engine.args.{key} is empty, but it names the model: set it to the model's path in the image, \

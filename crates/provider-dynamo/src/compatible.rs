@@ -89,20 +89,16 @@ fn on_gpu<'a>(request: &Request, role: Role, worker: &'a Worker, field: &str) ->
 fn model(request: &Request) -> Result<Model<'_>, Refusal> {
     if request.source == ModelSource::Huggingface {
         without_model(&request.args, &flags::MODEL)?;
+        return Ok(Model::Id(request.id_on_hub()?));
     }
-    let in_args = flags::MODEL.iter().find_map(|flag| find(&request.args, flag));
-    match (request.source, &request.model_id, in_args) {
-        (ModelSource::Huggingface, Some(id), _) => Ok(Model::Id(id)),
-        (ModelSource::Huggingface, None, _) => refuse("model.id is required when source is huggingface"),
-        (ModelSource::Custom, ..) if request.image.is_none() => refuse(
-            "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
-        ),
-        (ModelSource::Custom, _, Some((key, ""))) => refuse(format!(
+    request.check_image_of_model()?;
+    match flags::MODEL.iter().find_map(|flag| find(&request.args, flag)) {
+        Some((key, "")) => refuse(format!(
             "engine.args.{key} is empty, but it names the model: set it to where the model is in the image, \
              or remove it if the image's own command knows"
         )),
-        (ModelSource::Custom, _, Some(_)) => Ok(Model::InArgs),
-        (ModelSource::Custom, _, None) => Ok(Model::InImage),
+        Some(_) => Ok(Model::InArgs),
+        None => Ok(Model::InImage),
     }
 }
 

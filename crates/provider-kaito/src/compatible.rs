@@ -95,23 +95,22 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
     if let (Some(_), Some(gpu)) = (&request.image, &worker.gpu) {
         parallel::check(&request.args, "resources.gpu.count", gpu)?;
     }
-    match (engine, &request.image, &request.model_id) {
-        (_, Some(image), model) => {
-            if let (Engine::LlamaCpp(family), Some(id), ModelSource::Huggingface) = (engine, model, request.source) {
-                file_is_named(request, family, id)?;
+    request.check_image_of_model()?;
+    match (engine, &request.image) {
+        (_, Some(image)) => {
+            if let (Engine::LlamaCpp(family), ModelSource::Huggingface) = (engine, request.source) {
+                file_is_named(request, family, request.id_on_hub()?)?;
             }
             template_can_do(request)?;
             Ok(Workload::Container { image })
         }
-        _ if request.source == ModelSource::Custom => refuse(
-            "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
-        ),
-        (Engine::LlamaCpp(_), ..) => refuse(LLAMACPP_IMAGE),
-        (Engine::Vllm, None, Some(model)) => {
+        (Engine::LlamaCpp(_), None) => refuse(LLAMACPP_IMAGE),
+        (Engine::Vllm, None) => {
             preset_can_do(request, worker)?;
-            Ok(Workload::Preset { model })
+            Ok(Workload::Preset {
+                model: request.id_on_hub()?,
+            })
         }
-        (Engine::Vllm, None, None) => refuse("model.id is required when source is huggingface"),
     }
 }
 

@@ -96,10 +96,10 @@ pub(crate) fn accept<'a>(
 
 fn model<'a>(request: &'a Request, ignored: &mut Vec<String>) -> Result<Model<'a>, Refusal> {
     if request.source == ModelSource::Huggingface {
-        return match (&request.model_id, &request.served_name) {
-            (Some(source), Some(name)) => Ok(Model { name, source }),
-            _ => refuse("model.id is required when source is huggingface"),
-        };
+        let source = request.id_on_hub()?;
+        // Without a name in the spec, it is the last part of the ID.
+        let name = request.served_name.as_deref().unwrap_or(source);
+        return Ok(Model { name, source });
     }
     let path = arguments::given(request, MODEL).filter(|path| !path.is_empty());
     let source = match (path, &request.model_id) {
@@ -176,11 +176,7 @@ fn image<'a>(request: &'a Request, parts: &Parts, settings: &KubeRaySettings) ->
     if let Some(image) = &request.image {
         return Ok(image.into());
     }
-    if request.source == ModelSource::Custom {
-        return refuse(
-            "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
-        );
-    }
+    request.check_image_of_model()?;
     let all = match parts {
         Parts::Aggregated(part) => vec![("resources", part)],
         Parts::Disaggregated { prefill, decode } => vec![("scaling.prefill", prefill), ("scaling.decode", decode)],
