@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::ModelSource;
 use runway_provider::engine::{self, Dialect, LLAMACPP, llamacpp, parallel};
-use runway_provider::flags::{find, without_model};
+use runway_provider::flags::find;
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
-use runway_provider::{Refusal, Request, Topology, Worker, pods, refuse};
+use runway_provider::{Refusal, Request, Topology, Worker, location, pods, refuse};
 
 use crate::overrides::{self, Rollout};
 use crate::registration::NAMES;
@@ -89,8 +89,8 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
     if request.source == ModelSource::Custom {
         return in_image(request);
     }
-    without_model(&request.args, engine.model_flags)?;
-    let id = request.id_on_hub()?;
+    location::check_flags(&request.args, engine.model_flags)?;
+    let id = location::id_on_hub(request)?;
     if engine.name == LLAMACPP.name {
         llamacpp::one_file(&request.args, id)?;
     }
@@ -98,7 +98,7 @@ fn model<'a>(request: &'a Request, engine: &Dialect) -> Result<Model<'a>, Refusa
 }
 
 fn in_image(request: &Request) -> Result<Model<'_>, Refusal> {
-    request.check_image_of_model()?;
+    location::check_image(request)?;
     match PATHS.iter().find_map(|name| find(&request.args, name)) {
         Some((key, "")) => refuse(format!(
             "engine.args.{key} is empty, but it names the model: set it to the model's path in the image, \

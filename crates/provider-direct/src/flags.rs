@@ -3,7 +3,8 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
-use runway_provider::flags::{Flags, first};
+use runway_provider::engine::Flags;
+use runway_provider::flags::first;
 
 use crate::compatible::{Accepted, Model};
 

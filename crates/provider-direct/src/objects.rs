@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use runway_api::labels::{DEPLOYMENT as NAME_LABEL, PROVIDER};
 use runway_api::model_deployment::Endpoint;
+use runway_provider::engine::Flags;
 use runway_provider::fields::fields;
-use runway_provider::flags::Flags;
 use runway_provider::{Component, Kind, Object, Request, Translation};
 use serde_json::{Value, json};
 

@@ -5,9 +5,8 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_operator::quantity;
-use runway_provider::engine::HEALTH_PATH;
+use runway_provider::engine::{Flags, HEALTH_PATH};
 use runway_provider::fields::fields;
-use runway_provider::flags::Flags;
 use runway_provider::{Request, Worker, pods};
 use serde_json::{Value, json};
 

@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::EnvVar;
 use runway_provider::Worker;
 use runway_provider::request::Gpu;
 
-use crate::engine::{Engine, Role};
+use crate::engine::Engine;
 use crate::overrides::Frontend;
+use crate::role::Role;
 use crate::runtime::Runtime;
 use crate::schema::Shape;
 

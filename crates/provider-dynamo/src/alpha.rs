@@ -6,8 +6,8 @@ use runway_provider::pods;
 use runway_provider::volumes::Volume;
 use serde_json::{Map, Value, json};
 
-use crate::engine::Role;
 use crate::graph::{Component, Graph};
+use crate::role::Role;
 
 pub(crate) fn body(graph: &Graph) -> Value {
     let services: Map<String, Value> = graph

@@ -5,8 +5,9 @@ use runway_provider::pods;
 use runway_provider::volumes::Volume;
 use serde_json::{Value, json};
 
-use crate::engine::{CONTAINER, Role};
+use crate::engine::CONTAINER;
 use crate::graph::{Component, Graph};
+use crate::role::Role;
 
 pub(crate) fn body(graph: &Graph) -> Value {
     let components: Vec<Value> = graph.components.iter().map(component).collect();

@@ -2,15 +2,16 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::engine::parallel;
-use runway_provider::flags::{find, without_model};
-use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods, refuse};
+use runway_provider::flags::find;
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, location, pods, refuse};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
-use crate::engine::{Engine, Role};
+use crate::engine::Engine;
 use crate::flags;
 use crate::overrides;
 use crate::registration::NAMES;
+use crate::role::Role;
 use crate::runtime::Runtime;
 use crate::schema::Shape;
 
@@ -30,7 +31,7 @@ pub(crate) fn accept<'a>(
     };
     let runtime = Runtime::of(
         request.image.as_deref(),
-        engine,
+        engine.repository,
         config.runtime_version(shape, installed),
         config.registry_mirror.as_ref(),
     );
@@ -88,10 +89,10 @@ fn on_gpu<'a>(request: &Request, role: Role, worker: &'a Worker, field: &str) ->
 
 fn model(request: &Request) -> Result<Model<'_>, Refusal> {
     if request.source == ModelSource::Huggingface {
-        without_model(&request.args, &flags::MODEL)?;
-        return Ok(Model::Id(request.id_on_hub()?));
+        location::check_flags(&request.args, &flags::MODEL)?;
+        return Ok(Model::Id(location::id_on_hub(request)?));
     }
-    request.check_image_of_model()?;
+    location::check_image(request)?;
     match flags::MODEL.iter().find_map(|flag| find(&request.args, flag)) {
         Some((key, "")) => refuse(format!(
             "engine.args.{key} is empty, but it names the model: set it to where the model is in the image, \

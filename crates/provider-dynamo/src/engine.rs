@@ -2,6 +2,7 @@
 
 use runway_provider::engine::{self, Dialect};
 
+use crate::role::Role;
 use crate::runtime::{self, Releases};
 
 /// Name by which Dynamo finds the container of a component.
@@ -9,15 +10,6 @@ pub(crate) const CONTAINER: &str = "main";
 
 /// Name of the frontend. Dynamo's Service has the name of the deployment with this in lower case.
 pub(crate) const FRONTEND: &str = "Frontend";
-
-/// Role of a component.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Frontend,
-    Worker,
-    Prefill,
-    Decode,
-}
 
 /// An engine with a Dynamo worker.
 pub(crate) struct Engine {

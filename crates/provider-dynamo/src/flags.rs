@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
-use runway_provider::engine::parallel;
-use runway_provider::flags::{self, arguments, find, first};
+use runway_provider::engine::{self, parallel};
+use runway_provider::flags::{arguments, find, first};
 use serde_json::{Map, Value, json};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
@@ -54,13 +54,13 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
 
 /// Flags for the role of the worker and the router, for the runtime in use.
 fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let (engine, version) = (accepted.engine, accepted.runtime.version);
+    let (releases, version) = (accepted.engine.releases, accepted.runtime.version);
     let events = if accepted.frontend.router.reads_kv_caches() {
-        runtime::kv_event_flags(engine, version, worker.role)
+        runtime::kv_event_flags(releases, version, worker.role)
     } else {
         &[]
     };
-    runtime::role_flags(engine, version, worker.role)
+    runtime::role_flags(releases, version, worker.role)
         .iter()
         .chain(events)
         .copied()
@@ -80,7 +80,7 @@ fn is_option(key: &str) -> bool {
 
 /// Flags, and TensorRT-LLM's options.
 struct Flags {
-    flags: flags::Flags,
+    flags: engine::Flags,
     options: Map<String, Value>,
 }
 
@@ -92,7 +92,7 @@ impl Flags {
             .into_iter()
             .partition(|(key, _)| engine.options.is_some() && is_option(key));
         Self {
-            flags: flags::Flags::given(&values),
+            flags: engine::Flags::given(&values),
             options: nested(
                 options
                     .iter()

@@ -11,8 +11,9 @@ use runway_provider::volumes::Volume;
 
 use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
-use crate::engine::{FRONTEND, Role};
+use crate::engine::FRONTEND;
 use crate::flags;
+use crate::role::Role;
 use crate::runtime::{ReportedBy, RuntimeVersion};
 
 /// Environment variable of the frontend that selects how it chooses a worker.

@@ -42,6 +42,7 @@ mod flags;
 mod graph;
 mod overrides;
 mod registration;
+mod role;
 mod runtime;
 mod schema;
 mod status;
@@ -61,8 +62,8 @@ pub use config::{DynamoConfig, Images};
 pub use runtime::{NotAVersion, RuntimeVersion};
 pub use schema::DYNAMO_GRAPH_DEPLOYMENT;
 
-use engine::Role;
 use graph::Graph;
+use role::Role;
 use schema::Shape;
 
 /// Label of every pod of a graph, with its name (`deploy/operator/internal/consts/consts.go`).

@@ -76,7 +76,7 @@ const LONGEST_NAME_DISAGGREGATED: usize = LABEL - 29;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Role;
+    use crate::role::Role;
 
     #[test]
     fn the_longest_names_are_those_of_the_workers() {

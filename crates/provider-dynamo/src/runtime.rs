@@ -10,7 +10,7 @@ use runway_provider::settings::Mirror;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::engine::{Engine, Role};
+use crate::role::Role;
 use crate::schema::Shape;
 
 /// A version of Dynamo's runtime, such as 1.3.1.
@@ -66,9 +66,14 @@ pub(crate) enum ReportedBy {
 
 impl Runtime {
     /// The runtime in the user's image, or in Dynamo's or its copy.
-    pub(crate) fn of(image: Option<&str>, engine: &Engine, otherwise: RuntimeVersion, mirror: Option<&Mirror>) -> Self {
+    pub(crate) fn of(
+        image: Option<&str>,
+        repository: &str,
+        otherwise: RuntimeVersion,
+        mirror: Option<&Mirror>,
+    ) -> Self {
         let Some(image) = image else {
-            let image = format!("nvcr.io/nvidia/ai-dynamo/{}:{otherwise}", engine.repository);
+            let image = format!("nvcr.io/nvidia/ai-dynamo/{repository}:{otherwise}");
             return Self {
                 image: Mirror::of_default(mirror, &image).into_owned(),
                 version: otherwise,
@@ -160,8 +165,8 @@ pub(crate) struct Release {
 }
 
 /// Flags for the role of a worker.
-pub(crate) fn role_flags(engine: &Engine, version: RuntimeVersion, role: Role) -> FlagList {
-    let release = release(engine, version);
+pub(crate) fn role_flags(releases: Releases, version: RuntimeVersion, role: Role) -> FlagList {
+    let release = release(releases, version);
     match role {
         Role::Prefill => release.prefill,
         Role::Decode => release.decode,
@@ -170,15 +175,14 @@ pub(crate) fn role_flags(engine: &Engine, version: RuntimeVersion, role: Role) -
 }
 
 /// Flags by which a worker publishes its KV cache to the router.
-pub(crate) fn kv_event_flags(engine: &Engine, version: RuntimeVersion, role: Role) -> FlagList {
+pub(crate) fn kv_event_flags(releases: Releases, version: RuntimeVersion, role: Role) -> FlagList {
     match role {
-        Role::Worker | Role::Prefill => release(engine, version).kv_events,
+        Role::Worker | Role::Prefill => release(releases, version).kv_events,
         Role::Frontend | Role::Decode => &[],
     }
 }
 
-fn release(engine: &Engine, version: RuntimeVersion) -> &'static Release {
-    let (newer, oldest) = engine.releases;
+fn release((newer, oldest): Releases, version: RuntimeVersion) -> &'static Release {
     newer.iter().find(|release| release.since <= version).unwrap_or(oldest)
 }
 

@@ -3,14 +3,13 @@
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::{DEFAULT_GPU, ModelSource};
 use runway_provider::engine::{LLAMACPP, VLLM, llamacpp, parallel};
-use runway_provider::flags::{find, values, without_model};
+use runway_provider::flags::{find, values};
 use runway_provider::upstream::crd_name;
-use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, pods, refuse};
+use runway_provider::{Installed, Refusal, Request, State, Topology, Worker, location, pods, refuse};
 
 use crate::config::{InferenceSets, KaitoConfig, NodeProvisioning};
-use crate::engine::Engine;
+use crate::engine::{Engine, PORT};
 use crate::family::{self, Family};
-use crate::flags::PORT;
 use crate::registration::{LLAMACPP_IMAGE, LONGEST_NAME, NAMES, PRESET_ENV, PRESET_TOLERATIONS};
 use crate::schema::{INFERENCE_SET, WORKSPACE};
 
@@ -95,11 +94,11 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
     if let (Some(_), Some(gpu)) = (&request.image, &worker.gpu) {
         parallel::check(&request.args, "resources.gpu.count", gpu)?;
     }
-    request.check_image_of_model()?;
+    location::check_image(request)?;
     match (engine, &request.image) {
         (_, Some(image)) => {
             if let (Engine::LlamaCpp(family), ModelSource::Huggingface) = (engine, request.source) {
-                file_is_named(request, family, request.id_on_hub()?)?;
+                file_is_named(request, family, location::id_on_hub(request)?)?;
             }
             template_can_do(request)?;
             Ok(Workload::Container { image })
@@ -108,7 +107,7 @@ fn workload<'a>(request: &'a Request, engine: Engine, worker: &Worker) -> Result
         (Engine::Vllm, None) => {
             preset_can_do(request, worker)?;
             Ok(Workload::Preset {
-                model: request.id_on_hub()?,
+                model: location::id_on_hub(request)?,
             })
         }
     }
@@ -194,7 +193,7 @@ fn flags_are_possible(request: &Request, engine: Engine, workload: &Workload) ->
         ));
     }
     if request.source == ModelSource::Huggingface || matches!(workload, Workload::Preset { .. }) {
-        without_model(&request.args, engine.model_flags())?;
+        location::check_flags(&request.args, engine.model_flags())?;
     }
     Ok(())
 }

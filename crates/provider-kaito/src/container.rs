@@ -9,18 +9,18 @@ use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::labels::DEPLOYMENT;
 use runway_api::model_deployment::ModelSource;
 use runway_operator::json;
-use runway_provider::engine::{HEALTH_PATH, VLLM, llamacpp};
+use runway_provider::engine::{Flags, HEALTH_PATH, VLLM, llamacpp};
 use runway_provider::fields::fields;
-use runway_provider::flags::{Flags, find};
+use runway_provider::flags::find;
 use runway_provider::settings::PullSecrets;
 use runway_provider::{Request, Worker, pods};
 use serde_json::{Map, Value, json};
 
 use crate::compatible::Accepted;
 use crate::config::KaitoConfig;
-use crate::engine::Engine;
+use crate::engine::{Engine, PORT};
 use crate::family::{self, Family};
-use crate::flags::{self, PORT};
+use crate::flags;
 use crate::labels;
 use crate::objects::{CONTAINER, Inference};
 

@@ -4,6 +4,9 @@ use runway_provider::engine::{Dialect, LLAMACPP, VLLM};
 
 use crate::family::Family;
 
+/// Port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
+pub const PORT: i32 = 5000;
+
 /// Engine of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {

@@ -2,15 +2,11 @@
 
 use runway_api::model_deployment::ModelSource;
 use runway_provider::Request;
-use runway_provider::engine::llamacpp;
-use runway_provider::flags::Flags;
+use runway_provider::engine::{Flags, llamacpp};
 
 use crate::compatible::{Accepted, Workload};
 use crate::engine::Engine;
 use crate::family::Family;
-
-/// Port of the container that KAITO's Service sends requests to (KAITO `pkg/workspace/manifests/manifests.go`).
-pub const PORT: i32 = 5000;
 
 /// Flags of a request. `engine.args` takes precedence.
 pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {

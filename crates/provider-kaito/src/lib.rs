@@ -53,7 +53,7 @@ use runway_provider::{
 use serde_json::Value;
 
 pub use config::{Images, InferenceSets, InstanceTypes, KaitoConfig, NodeProvisioning};
-pub use flags::PORT;
+pub use engine::PORT;
 pub use schema::{INFERENCE_SET, SERVICE, WORKSPACE};
 
 use compatible::Workload;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::compatible::{Accepted, Shape, Workload};
 use crate::config::KaitoConfig;
-use crate::flags::PORT;
+use crate::engine::PORT;
 use crate::labels;
 use crate::schema::{INFERENCE_SET, SERVICE, WORKSPACE};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use runway_provider::engine::VLLM;
-use runway_provider::flags::{Flags, values};
+use runway_provider::engine::{Flags, VLLM};
+use runway_provider::flags::values;
 use runway_provider::{CONFIG_MAP, Object, Request};
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use runway_api::model_deployment::ModelSource;
 use runway_provider::engine::VLLM;
 use runway_provider::request::Gpu;
 use runway_provider::settings::Mirror;
-use runway_provider::{Installed, Refusal, Request, Topology, Worker, pods, refuse};
+use runway_provider::{Installed, Refusal, Request, Topology, Worker, location, pods, refuse};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{self, MODEL};
@@ -96,7 +96,7 @@ pub(crate) fn accept<'a>(
 
 fn model<'a>(request: &'a Request, ignored: &mut Vec<String>) -> Result<Model<'a>, Refusal> {
     if request.source == ModelSource::Huggingface {
-        let source = request.id_on_hub()?;
+        let source = location::id_on_hub(request)?;
         // Without a name in the spec, it is the last part of the ID.
         let name = request.served_name.as_deref().unwrap_or(source);
         return Ok(Model { name, source });
@@ -176,7 +176,7 @@ fn image<'a>(request: &'a Request, parts: &Parts, settings: &KubeRaySettings) ->
     if let Some(image) = &request.image {
         return Ok(image.into());
     }
-    request.check_image_of_model()?;
+    location::check_image(request)?;
     let all = match parts {
         Parts::Aggregated(part) => vec![("resources", part)],
         Parts::Disaggregated { prefill, decode } => vec![("scaling.prefill", prefill), ("scaling.decode", decode)],

@@ -10,6 +10,7 @@
 //! | [`engine`] | command lines, ports, images and metrics of the engines |
 //! | [`fields`] | builder for upstream objects |
 //! | [`flags`] | flags of an engine's command line |
+//! | [`location`] | refusals about the location of a model |
 //! | [`model_pods`] | pods of a model, as the watch shows them |
 //! | [`names`] | limits on names, for admission and reconcile |
 //! | [`pods`], [`volumes`] | fields of pods and their volumes |
@@ -30,6 +31,7 @@ pub mod contract;
 pub mod engine;
 pub mod fields;
 pub mod flags;
+pub mod location;
 pub mod model_pods;
 pub mod names;
 pub mod observe;

@@ -12,7 +12,6 @@ use runway_api::{ModelDeployment, labels};
 use runway_operator::object::Kind;
 use serde_json::{Map, Value};
 
-use crate::contract::{Refusal, refuse};
 use crate::volumes::{self, Volume};
 
 /// A validated spec, as a provider gets it.
@@ -148,28 +147,6 @@ impl Topology {
 }
 
 impl Request {
-    /// ID of the model on Hugging Face.
-    ///
-    /// # Errors
-    /// There is none, as for a model in the image.
-    pub fn id_on_hub(&self) -> Result<&str, Refusal> {
-        let id = self.model_id.as_deref();
-        id.ok_or_else(|| Refusal::incompatible(Invalid::Model.to_string()))
-    }
-
-    /// Refuses a model in the image without an image.
-    ///
-    /// # Errors
-    /// The source is custom, and `spec.image` is not set.
-    pub fn check_image_of_model(&self) -> Result<(), Refusal> {
-        if self.source == ModelSource::Custom && self.image.is_none() {
-            return refuse(
-                "spec.image is required when model.source is custom: the model is taken from the image. Set spec.image, or use model.source huggingface",
-            );
-        }
-        Ok(())
-    }
-
     /// The volume in which the engine keeps downloaded models, if any.
     pub fn model_cache(&self) -> Option<&Volume> {
         self.volumes

@@ -1,12 +1,14 @@
 //! Facts about inference engines that providers share, each once, with its source: command lines, ports, images, variables and
 //! metrics. A new engine is a module with a [`Dialect`], and a line in [`ALL`].
 
+mod flags;
 pub mod llamacpp;
 pub mod parallel;
 pub mod sglang;
 mod trtllm;
 pub mod vllm;
 
+pub use flags::Flags;
 pub use llamacpp::LLAMACPP;
 pub use sglang::SGLANG;
 pub use trtllm::TRTLLM;
