@@ -1,12 +1,7 @@
 //! Translates a ModelDeployment into a Deployment and a Service, without an upstream operator, and their status back. The loop
 //! does the rest (`runway-provider`).
 //!
-//! | engine | server | default image | port |
-//! |---|---|---|---|
-//! | llamacpp | `llama-server` | `ghcr.io/ggml-org/llama.cpp`, for CPUs or NVIDIA GPUs | 8080 |
-//! | vllm | `vllm serve` | `vllm/vllm-openai` | 8000 |
-//! | sglang | `sglang.launch_server` | `lmsysorg/sglang` | 30000 |
-//! | trtllm | `trtllm-serve` | `nvcr.io/nvidia/tensorrt-llm/release` | 8000 |
+//! Servers, default images and ports are those of `runway_provider::engine`, whose modules cite the engines' repositories.
 //!
 //! Both objects have the name of the ModelDeployment. The endpoint is port 80 of the Service with that name.
 //!
@@ -37,8 +32,6 @@
 //!   user other than root: the engines' images run as root by default.
 //! - A terminating pod has 120 seconds for running requests. There is no delay before: the `sleep` handler requires Kubernetes
 //!   1.30, later than the oldest supported release.
-//!
-//! Facts about engines are from their repositories; each module of `runway_provider::engine` cites them.
 
 mod compatible;
 mod flags;

@@ -35,7 +35,8 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
     let mut flags = Flags::given(request, engine);
     flags.spec(request, engine);
     flags.name(request);
-    for (flag, value) in derived(accepted, worker) {
+    let (version, publishes) = (accepted.runtime.version, accepted.frontend.router.reads_kv_caches());
+    for (flag, value) in runtime::worker_flags(engine.releases, version, worker.role, publishes) {
         flags.derive(flag, value);
     }
     if worker.gpu.count > 1 && !parallel::flags().any(|flag| flags.reports(flag)) {
@@ -50,20 +51,6 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
         list: model.into_iter().chain(flags.arguments()).collect(),
         ignored: flags.flags.ignored,
     }
-}
-
-/// Flags for the role of the worker and the router, for the runtime in use.
-fn derived(accepted: &Accepted, worker: &GpuWorker) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let (releases, version) = (accepted.engine.releases, accepted.runtime.version);
-    let events = if accepted.frontend.router.reads_kv_caches() {
-        runtime::kv_event_flags(releases, version, worker.role)
-    } else {
-        &[]
-    };
-    runtime::role_flags(releases, version, worker.role)
-        .iter()
-        .chain(events)
-        .copied()
 }
 
 /// An option of TensorRT-LLM next to the flag that contains all of them.

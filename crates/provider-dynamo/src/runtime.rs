@@ -164,22 +164,21 @@ pub(crate) struct Release {
     kv_events: FlagList,
 }
 
-/// Flags for the role of a worker.
-pub(crate) fn role_flags(releases: Releases, version: RuntimeVersion, role: Role) -> FlagList {
+/// Flags for the role of a worker, and those by which it publishes its KV cache, if the router uses it.
+pub(crate) fn worker_flags(
+    releases: Releases,
+    version: RuntimeVersion,
+    role: Role,
+    publishes: bool,
+) -> impl Iterator<Item = (&'static str, &'static str)> {
     let release = release(releases, version);
-    match role {
-        Role::Prefill => release.prefill,
-        Role::Decode => release.decode,
-        Role::Frontend | Role::Worker => &[],
-    }
-}
-
-/// Flags by which a worker publishes its KV cache to the router.
-pub(crate) fn kv_event_flags(releases: Releases, version: RuntimeVersion, role: Role) -> FlagList {
-    match role {
-        Role::Worker | Role::Prefill => release(releases, version).kv_events,
-        Role::Frontend | Role::Decode => &[],
-    }
+    let (of_role, events): (FlagList, FlagList) = match role {
+        Role::Frontend => (&[], &[]),
+        Role::Worker => (&[], release.kv_events),
+        Role::Prefill => (release.prefill, release.kv_events),
+        Role::Decode => (release.decode, &[]),
+    };
+    of_role.iter().chain(events.iter().filter(move |_| publishes)).copied()
 }
 
 fn release((newer, oldest): Releases, version: RuntimeVersion) -> &'static Release {

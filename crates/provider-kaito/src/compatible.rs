@@ -193,7 +193,7 @@ fn flags_are_possible(request: &Request, engine: Engine, workload: &Workload) ->
         ));
     }
     if request.source == ModelSource::Huggingface || matches!(workload, Workload::Preset { .. }) {
-        location::check_flags(&request.args, engine.model_flags())?;
+        location::check_flags(&request.args, engine.dialect().model_flags)?;
     }
     Ok(())
 }

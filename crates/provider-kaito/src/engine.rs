@@ -15,37 +15,20 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Command line of the engine's own server. LocalAI's differs in the flags for the model, its name and the context length.
+    /// Command line of the server.
     pub(crate) fn dialect(self) -> &'static Dialect {
         match self {
             Self::Vllm => &VLLM,
-            Self::LlamaCpp(_) => &LLAMACPP,
-        }
-    }
-
-    /// Whether the command line is that of the engine's own server.
-    pub(crate) fn is_own_server(self) -> bool {
-        match self {
-            Self::Vllm => true,
-            Self::LlamaCpp(family) => family.is_llama_server(),
-        }
-    }
-
-    /// Flag for the maximum context length, or why there is none (LocalAI `core/cli/run.go`, RunCMD).
-    pub(crate) fn context_length(self) -> Result<&'static str, &'static str> {
-        if self.is_own_server() {
-            self.dialect().context_length
-        } else {
-            Ok("context-size")
-        }
-    }
-
-    /// Flags that name a model.
-    pub(crate) fn model_flags(self) -> &'static [&'static str] {
-        if self.is_own_server() {
-            self.dialect().model_flags
-        } else {
-            &["model"]
+            Self::LlamaCpp(family) if family.is_llama_server() => &LLAMACPP,
+            Self::LlamaCpp(_) => &LOCAL_AI,
         }
     }
 }
+
+/// LocalAI, as far as its flags are known (LocalAI `core/cli/run.go`, RunCMD). An image of another server may have llama.cpp's flag for
+/// the name.
+const LOCAL_AI: Dialect = Dialect {
+    context_length: Ok("context-size"),
+    model_flags: &["model"],
+    ..LLAMACPP
+};

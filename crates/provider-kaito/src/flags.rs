@@ -28,15 +28,15 @@ pub(crate) fn of(request: &Request, accepted: &Accepted) -> Flags {
             ));
         }
     }
-    flags.context_length(request, engine.context_length());
+    flags.context_length(request, engine.dialect().context_length);
     flags.trust(request, engine.dialect());
     flags
 }
 
 /// Name in client requests. LocalAI names a model after its file, and has no flag for another name.
 fn name(flags: &mut Flags, request: &Request, engine: Engine) {
-    match request.source {
-        ModelSource::Custom => {
+    match (request.source, engine) {
+        (ModelSource::Custom, _) => {
             if request.served_name_given {
                 flags.ignored.push(
                     "model.servedName is ignored for custom source: the image decides the model's name".to_owned(),
@@ -48,13 +48,13 @@ fn name(flags: &mut Flags, request: &Request, engine: Engine) {
                 ));
             }
         }
-        ModelSource::Huggingface if engine.is_own_server() => flags.name(request, engine.dialect().served_name, None),
-        ModelSource::Huggingface => {
+        (ModelSource::Huggingface, Engine::LlamaCpp(family)) if !family.is_llama_server() => {
             if let Some(name) = request.served_name.as_ref().filter(|_| request.served_name_given) {
                 flags.ignored.push(format!(
                     "model.servedName: {name} is ignored: the llama.cpp image decides the model's name; if its server supports a flag for it, set it in engine.args"
                 ));
             }
         }
+        (ModelSource::Huggingface, _) => flags.name(request, engine.dialect().served_name, None),
     }
 }
