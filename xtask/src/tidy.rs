@@ -14,7 +14,7 @@ use crate::{book, circles, links, style, workflows};
 /// Crates of the workspace that each crate may depend on: binaries -> controllers -> provider/operator -> api (ARCHITECTURE.md).
 const MAY_USE: &[(&str, &[&str])] = &[
     ("runway-api", &[]),
-    ("runway-engines", &["runway-provider"]),
+    ("runway-engines", &["runway-provider", "runway-provider-*"]),
     ("runway-http", &[]),
     ("runway-operator", &["runway-api", "runway-http"]),
     ("runway-callers", &["runway-operator"]),
@@ -66,7 +66,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-provider-*",
         ],
     ),
-    ("runway-fit", &["runway-api", "runway-operator"]),
+    ("runway-fit", &["runway-api", "runway-operator", "runway-provider"]),
     (
         "runway-client",
         &[

@@ -86,12 +86,12 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
     use kube::core::DynamicObject;
     use runway_api::ModelDeployment;
-    use runway_fit::{Asked, Cluster, Seen, groups, report};
+    use runway_fit::{Cluster, Planned, Seen, groups, report};
     use serde_json::json;
 
     use super::*;
 
-    fn asked() -> Vec<Asked> {
+    fn planned() -> Vec<Planned> {
         let limits = json!({"nvidia.com/gpu": "1", "memory": "24Gi"});
         let deployment = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "llama"},
@@ -101,7 +101,7 @@ mod tests {
             },
         });
         let deployment: DynamicObject = serde_json::from_value(deployment).unwrap();
-        let ask = |group: runway_fit::Group| Asked {
+        let ask = |group: runway_fit::Group| Planned {
             seen: Seen::Complete(Box::new(group.pod.clone())),
             group,
         };
@@ -135,7 +135,7 @@ mod tests {
             nodes: vec![node("a", "1"), node("b", "0")],
             ..Cluster::default()
         };
-        let report = report(&md, Some("direct".to_owned()), &asked(), None, &cluster);
+        let report = report(&md, Some("direct".to_owned()), &planned(), None, &cluster);
         assert_eq!(
             screen(&report),
             "\
