@@ -6,7 +6,7 @@ use runway_api::labels::{DEPLOYMENT as NAME_LABEL, PROVIDER};
 use runway_api::model_deployment::Endpoint;
 use runway_provider::engine::Flags;
 use runway_provider::fields::fields;
-use runway_provider::{Component, Kind, Object, Request, Translation};
+use runway_provider::{Component, Kind, Object, Request, Translation, pods};
 use serde_json::{Value, json};
 
 use crate::NAME;
@@ -103,17 +103,9 @@ fn selector(name: &str) -> BTreeMap<&'static str, &str> {
 /// The user's labels overridden by ours, and a message about each overridden label.
 fn pod_labels(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
     let ours = selector(&request.name);
-    let is_ours = |key: &&String| ours.contains_key(key.as_str());
-    let overruled: Vec<&str> = request.pod_labels.keys().filter(is_ours).map(String::as_str).collect();
-    let reported = (!overruled.is_empty()).then(|| {
-        format!(
-            "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider sets",
-            overruled.join(", ")
-        )
-    });
-    let mut labels = request.pod_labels.clone();
+    let (mut labels, ignored) = pods::labels(request, |key| ours.contains_key(key), "the provider sets");
     labels.extend(ours.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-    (labels, reported)
+    (labels, ignored)
 }
 
 fn object(request: &Request, kind: Kind, body: Value) -> Object {

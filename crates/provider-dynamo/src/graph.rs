@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{EnvVar, Toleration};
 use runway_api::labels::DEPLOYMENT;
-use runway_provider::Request;
 use runway_provider::request::Gpu;
 use runway_provider::settings::PullSecrets;
 use runway_provider::volumes::Volume;
+use runway_provider::{Request, pods};
 
 use crate::accepted::{Accepted, GpuWorker, Model};
 use crate::config::DynamoConfig;
@@ -43,7 +43,7 @@ pub(crate) struct Component<'a> {
     pub(crate) memory_request: Option<&'a str>,
     pub(crate) memory_limit: Option<&'a str>,
     pub(crate) gpu: Option<&'a Gpu>,
-    pub(crate) labels: BTreeMap<&'a str, &'a str>,
+    pub(crate) labels: BTreeMap<String, String>,
     pub(crate) annotations: &'a BTreeMap<String, String>,
     pub(crate) node_selector: BTreeMap<String, String>,
     /// Pull secrets of the installation.
@@ -72,7 +72,7 @@ pub(crate) fn graph<'a>(request: &'a Request, accepted: &'a Accepted, config: &'
         ignored = arguments.ignored;
         model_name = arguments.model_name;
     }
-    ignored.extend(overruled_labels(request));
+    ignored.extend(pod_labels(request).1);
     ignored.extend(overruled_router_mode(request, accepted));
     ignored.extend(assumed_version(request, accepted));
     Graph {
@@ -115,8 +115,8 @@ fn worker_component<'a>(
     worker: &GpuWorker<'a>,
     args: Vec<String>,
 ) -> Component<'a> {
-    let mut labels = pod_labels(request);
-    labels.insert(DEPLOYMENT, &request.name);
+    let (mut labels, _) = pod_labels(request);
+    labels.insert(DEPLOYMENT.to_owned(), request.name.clone());
     Component {
         name: accepted.engine.component(worker.role),
         role: worker.role,
@@ -150,7 +150,7 @@ fn bare<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConf
         memory_request: None,
         memory_limit: None,
         gpu: None,
-        labels: pod_labels(request),
+        labels: pod_labels(request).0,
         annotations: &request.pod_annotations,
         node_selector: config.node_labels.selector(false, &request.node_selector),
         pull_secrets: &config.image_pull_secrets,
@@ -173,33 +173,12 @@ fn command(accepted: &Accepted) -> Vec<&'static str> {
     }
 }
 
-/// The user's labels, except those that select pods: ours, and Dynamo's (`deploy/operator/internal/consts/consts.go`).
-fn pod_labels(request: &Request) -> BTreeMap<&str, &str> {
-    request
-        .pod_labels
-        .iter()
-        .filter(|(key, _)| !is_reserved(key))
-        .map(|(key, value)| (key.as_str(), value.as_str()))
-        .collect()
-}
-
-fn is_reserved(key: &str) -> bool {
-    key == DEPLOYMENT || key == "nvidia.com/selector" || key.starts_with("nvidia.com/dynamo-")
-}
-
-fn overruled_labels(request: &Request) -> Option<String> {
-    let keys: Vec<_> = request
-        .pod_labels
-        .keys()
-        .filter(|key| is_reserved(key))
-        .map(String::as_str)
-        .collect();
-    (!keys.is_empty()).then(|| {
-        format!(
-            "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and Dynamo set",
-            keys.join(", ")
-        )
-    })
+/// The user's labels, except those that select pods: ours, and Dynamo's (`deploy/operator/internal/consts/consts.go`); and a message
+/// about these.
+fn pod_labels(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
+    let is_reserved =
+        |key: &str| key == DEPLOYMENT || key == "nvidia.com/selector" || key.starts_with("nvidia.com/dynamo-");
+    pods::labels(request, is_reserved, "the provider and Dynamo set")
 }
 
 /// Two variables of one name are invalid, and the workers' flags depend on the mode.

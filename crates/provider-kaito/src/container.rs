@@ -55,24 +55,11 @@ pub(crate) fn inference(request: &Request, accepted: &Accepted, image: &str, con
 }
 
 /// The user's labels, overridden by ours and KAITO's.
-fn pod_labels(request: &Request) -> (BTreeMap<&str, &str>, Option<String>) {
+fn pod_labels(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
     const RESERVED: [&str; 3] = [DEPLOYMENT, labels::POD_WORKSPACE, labels::POD_INFERENCE_SET];
-    let is_reserved = |key: &String| RESERVED.contains(&key.as_str());
-    let overruled: Vec<_> = request
-        .pod_labels
-        .keys()
-        .filter(|key| is_reserved(key))
-        .map(String::as_str)
-        .collect();
-    let given = request.pod_labels.iter().filter(|(key, _)| !is_reserved(key));
-    let all = given
-        .map(|(key, value)| (key.as_str(), value.as_str()))
-        .chain([(DEPLOYMENT, request.name.as_str())])
-        .collect();
-    let reported = (!overruled.is_empty()).then(|| {
-        format!("podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and KAITO set", overruled.join(", "))
-    });
-    (all, reported)
+    let (mut labels, ignored) = pods::labels(request, |key| RESERVED.contains(&key), "the provider and KAITO set");
+    labels.insert(DEPLOYMENT.to_owned(), request.name.clone());
+    (labels, ignored)
 }
 
 fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags, mounts: Vec<Value>) -> Value {

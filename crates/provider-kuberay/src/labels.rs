@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use runway_api::labels::DEPLOYMENT;
-use runway_provider::Request;
+use runway_provider::{Request, pods};
 
 /// Name of the ModelDeployment on the pods that serve it: all except the head. Autoscalers count these.
 pub(crate) const WORKER: &str = "kubeairunway.ai/worker";
@@ -30,20 +30,7 @@ const KUBERAYS: [&str; 6] = [
 /// The user's labels overridden by ours, and a message about each overridden label.
 pub(crate) fn of_pods(request: &Request) -> (BTreeMap<String, String>, Option<String>) {
     let is_taken = |key: &str| key == DEPLOYMENT || key == WORKER || KUBERAYS.contains(&key);
-    let mut labels = request.pod_labels.clone();
-    labels.retain(|key, _| !is_taken(key));
+    let (mut labels, ignored) = pods::labels(request, is_taken, "the provider and KubeRay set");
     labels.insert(DEPLOYMENT.to_owned(), request.name.clone());
-    let taken: Vec<&str> = request
-        .pod_labels
-        .keys()
-        .map(String::as_str)
-        .filter(|key| is_taken(key))
-        .collect();
-    let reported = (!taken.is_empty()).then(|| {
-        format!(
-            "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which the provider and KubeRay set",
-            taken.join(", ")
-        )
-    });
-    (labels, reported)
+    (labels, ignored)
 }

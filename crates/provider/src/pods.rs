@@ -3,6 +3,8 @@
 //! A provider that writes pods itself uses these functions, so that a field means the same everywhere. A provider whose upstream
 //! creates the pods rejects what the upstream does not pass on.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::EnvVar;
 use runway_api::model_deployment::VolumePurpose;
 use runway_operator::quantity;
@@ -115,6 +117,25 @@ pub fn cache_variables(request: &Request) -> Result<Vec<EnvVar>, Refusal> {
         }
     }
     Ok(variables)
+}
+
+/// The user's labels of pods, without those by which the pods are found, and a message about these. `set` names the controllers that
+/// set them, as `the provider and KAITO set`.
+pub fn labels(
+    request: &Request,
+    is_reserved: impl Fn(&str) -> bool,
+    set: &str,
+) -> (BTreeMap<String, String>, Option<String>) {
+    let given = request.pod_labels.clone();
+    let (reserved, free): (BTreeMap<_, _>, BTreeMap<_, _>) = given.into_iter().partition(|(key, _)| is_reserved(key));
+    let keys: Vec<String> = reserved.into_keys().collect();
+    let ignored = (!keys.is_empty()).then(|| {
+        format!(
+            "podTemplate.metadata.labels ({}) are ignored: the pods are found by these labels, which {set}",
+            keys.join(", ")
+        )
+    });
+    (free, ignored)
 }
 
 /// Fields of the request, besides metadata, that only a provider which writes the pods itself can pass on; empty if none is set.
