@@ -120,7 +120,7 @@ fn compared(seen: &Observed, key: &Key, mut object: DynamicObject, reported: boo
     }
 }
 
-/// What KEDA rejects does not stop the actor: it still processes messages, with the replicas that it has.
+/// Objects that KEDA reads do not stop the actor: without them it processes messages with the replicas that it has.
 fn admission(seen: &Observed, key: &Key) -> Admission {
     let is_scaling =
         key.kind.group == SCALED_OBJECT.group || *key == Key::new(CONFIG_MAP, names::authentication(&seen.name()));
