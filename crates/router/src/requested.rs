@@ -51,8 +51,9 @@ impl Requested {
         if body.trim_ascii_start().first() != Some(&b'{') {
             return Err(Error::NotAnObject("it does not begin with '{'".to_owned()));
         }
-        let request: Request<'_> =
-            serde_json::from_slice(body).map_err(|error| Error::NotAnObject(error.to_string()))?;
+        // serde does not look at the text of fields that it skips.
+        let body = str::from_utf8(body).map_err(|error| Error::NotAnObject(error.to_string()))?;
+        let request: Request<'_> = serde_json::from_str(body).map_err(|error| Error::NotAnObject(error.to_string()))?;
         let text = request.model.get();
         let model: String = serde_json::from_str(text).map_err(|_| Error::NotAName)?;
         if model.len() > LONGEST {
@@ -125,7 +126,9 @@ mod tests {
                 "{body}"
             );
         }
-        assert!(Requested::read(b"{\"model\":\"\xff\"}").is_err());
+        for encoding in [b"{\"model\":\"\xff\"}".as_slice(), b"{\"x\":\"\xff\",\"model\":\"a\"}"] {
+            assert!(matches!(Requested::read(encoding), Err(Error::NotAnObject(_))));
+        }
         let long = format!(r#"{{"model":"{}"}}"#, "a".repeat(LONGEST + 1));
         let error = Requested::read(long.as_bytes()).unwrap_err();
         assert!(
