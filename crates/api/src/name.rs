@@ -27,8 +27,9 @@ pub struct Invalid {
     remedy: String,
 }
 
-/// The text as one short line without control characters.
-fn shown(text: &str) -> String {
+/// An invalid text for a message: one line of at most 60 characters, without control characters. The precision of a format such as
+/// `{text:.60?}` does not limit strings.
+pub fn shown(text: &str) -> String {
     let plain = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(MAX_SHOWN).map(plain).collect();
     if text.chars().nth(MAX_SHOWN).is_some() {

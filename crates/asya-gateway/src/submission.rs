@@ -98,7 +98,10 @@ impl<'a> Submission<'a> {
         times: Times,
     ) -> Result<Self, Invalid> {
         if !name::is_label(namespace) {
-            return Err(Invalid(format!("invalid namespace {namespace:.80?} in the path")));
+            return Err(Invalid(format!(
+                "invalid namespace `{}` in the path",
+                name::shown(namespace)
+            )));
         }
         let mut route = vec![actor];
         if let Some(further) = header(headers, ROUTE)? {
@@ -109,7 +112,8 @@ impl<'a> Submission<'a> {
         }
         if let Some(bad) = route.iter().find(|actor| !name::is_label(actor)) {
             return Err(Invalid(format!(
-                "invalid actor {bad:.80?}: use the name of an AsyncActor"
+                "invalid actor `{}`: use the name of an AsyncActor",
+                name::shown(bad)
             )));
         }
         let callback = header(headers, CALLBACK)?;
@@ -211,7 +215,8 @@ fn time(headers: &HeaderMap, times: Times) -> Result<Duration, Invalid> {
         .and_then(|time: jiff::SignedDuration| Duration::try_from(time).ok());
     let Some(time) = parsed.filter(|time| *time >= Duration::from_secs(1)) else {
         return Err(Invalid(format!(
-            "{TIMEOUT}: {text:.40?} is not a time of at least 1s, such as 90s or 1h"
+            "{TIMEOUT}: `{}` is not a time of at least 1s, such as 90s or 1h",
+            name::shown(text)
         )));
     };
     if time > times.longest {

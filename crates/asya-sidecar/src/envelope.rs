@@ -206,9 +206,12 @@ impl<'a> Envelope<'a> {
 /// The value is not a string, or not the name of a reply queue.
 pub fn reply_to<'a>(object: &Object<'a>) -> Result<Option<Cow<'a, str>>, Malformed> {
     match text(object, "reply_to")? {
-        Some(name) if !queues::is_reply_name(&name) => Err(Malformed(format!(
-            "reply_to: {name:.60?} is not the name of a reply queue: use 1 to 40 lower-case letters, digits and '-'"
-        ))),
+        Some(name) if !queues::is_reply_name(&name) => {
+            let start: String = name.chars().take(60).collect();
+            Err(Malformed(format!(
+                "reply_to: {start:?} is not the name of a reply queue: use 1 to 40 lower-case letters, digits and '-'"
+            )))
+        }
         name => Ok(name),
     }
 }

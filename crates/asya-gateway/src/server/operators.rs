@@ -209,7 +209,10 @@ pub(super) async fn look(
                 let number = value.parse().ok().filter(|number| (1..=MOST).contains(number));
                 limit = number.ok_or_else(|| invalid(format!("limit: use a number from 1 to {MOST}")))?;
             }
-            _ => return Err(invalid(format!("unknown parameter {name:.40?}: use limit or id"))),
+            _ => {
+                let name = name::shown(&name);
+                return Err(invalid(format!("unknown parameter `{name}`: use limit or id")));
+            }
         }
     }
     match wanted {
