@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::{AsyncActor, Name, Namespace};
-use runway_client::cluster::Cluster;
+use runway_client::cluster::{Cluster, Rows};
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::documents::typed;
 use runway_client::jsonpath::Template;
@@ -24,7 +24,7 @@ use runway_client::target::{self, Kind, Subject, Target};
 use runway_client::text::{self, Format, Look};
 use runway_client::{components, events, get, queue, status};
 use runway_operator::client::ClientArgs;
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
 use serde_json::json;
 
 use super::{Error, wait};
@@ -210,17 +210,23 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
     }
     let everywhere = namespace.is_none() && requested.kind.is_namespaced();
     let table = cluster
-        .table(requested.kind, namespace, requested.name.as_ref(), labels)
+        .table(
+            requested.kind,
+            namespace,
+            requested.name.as_ref(),
+            labels,
+            Rows::Objects,
+        )
         .await
         .map_err(Error::from)?;
     let data = get::server_table(&table, wide, everywhere);
     let said = if data.is_empty() {
         Some(none(requested.kind, namespace))
     } else {
-        // The table has no status. Without the objects there is no remark.
-        let found = objects(&cluster, &requested, namespace, labels)
-            .await
-            .unwrap_or_default();
+        let rows = table["rows"].as_array().into_iter().flatten();
+        let found: Vec<DynamicObject> = rows
+            .filter_map(|row| DynamicObject::deserialize(&row["object"]).ok())
+            .collect();
         components::absent(&cluster, requested.kind, &found).await
     };
     Ok(Answer::new(data, said.into_iter().collect()))

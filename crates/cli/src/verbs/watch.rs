@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use kube::runtime::watcher::{self, Event, watcher};
 use runway_api::{ModelDeployment, Namespace};
-use runway_client::cluster::Cluster;
+use runway_client::cluster::{Cluster, Rows};
 use runway_client::documents::typed;
 use runway_client::get;
 use runway_client::target::Kind;
@@ -134,7 +134,13 @@ async fn of_server(
     namespace: Option<&Namespace>,
 ) -> Result<Rows, Error> {
     let table = cluster
-        .table(requested.kind, namespace, None, args.selector.as_deref())
+        .table(
+            requested.kind,
+            namespace,
+            None,
+            args.selector.as_deref(),
+            Rows::Metadata,
+        )
         .await?;
     let key = |row: &Value| {
         let text = |name: &str| row["object"]["metadata"][name].as_str().map(str::to_owned);

@@ -81,6 +81,25 @@ pub fn only(uid: &str) -> DeleteParams {
     }
 }
 
+/// The object of each row in a table of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Its metadata.
+    Metadata,
+    /// The whole object.
+    Objects,
+}
+
+impl Rows {
+    /// Value of the parameter `includeObject`.
+    fn included(self) -> &'static str {
+        match self {
+            Self::Metadata => "Metadata",
+            Self::Objects => "Object",
+        }
+    }
+}
+
 /// A cluster.
 pub struct Cluster {
     client: Client,
@@ -349,7 +368,7 @@ impl Cluster {
         }
     }
 
-    /// The table that the server makes of a kind, or of one object, by the columns of its CRD.
+    /// The table that the server makes of a kind, or of one object, by the columns of its CRD. `rows[].object` is what `rows` says.
     ///
     /// # Errors
     /// The cluster cannot be reached, or rejects the request.
@@ -359,6 +378,7 @@ impl Cluster {
         namespace: Option<&Namespace>,
         name: Option<&Name>,
         labels: Option<&str>,
+        rows: Rows,
     ) -> Result<Value, Error> {
         let within = namespace.filter(|_| kind.is_namespaced()).map(Namespace::as_str);
         let path = DynamicObject::url_path(&kind.resource(), within);
@@ -372,6 +392,10 @@ impl Cluster {
         let mut request = built.map_err(|e| self.explain(e, doing(), kind.as_str()))?;
         if let Ok(table) = "application/json;as=Table;v=v1;g=meta.k8s.io".parse() {
             request.headers_mut().insert("accept", table);
+        }
+        let separator = if request.uri().query().is_some() { "&" } else { "?" };
+        if let Ok(uri) = format!("{}{separator}includeObject={}", request.uri(), rows.included()).parse() {
+            *request.uri_mut() = uri;
         }
         match (self.client.request(request).await, name) {
             (Ok(table), _) => Ok(table),
@@ -564,7 +588,8 @@ mod tests {
                     .map(http_body_util::Collected::to_bytes)
                     .unwrap_or_default();
                 let body = serde_json::from_slice(&body).unwrap_or_default();
-                let line = (head.method.to_string(), head.uri.path().to_owned(), body);
+                let uri = head.uri.path_and_query().map(ToString::to_string);
+                let line = (head.method.to_string(), uri.unwrap_or_default(), body);
                 seen.lock().unwrap().push(line);
                 let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Success" }).to_string();
                 Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(status.into_bytes())))
@@ -592,6 +617,26 @@ mod tests {
             "/apis/kubeairunway.ai/v1alpha1/namespaces/default/modeldeployments/gemma"
         );
         assert_eq!(body["preconditions"], json!({ "uid": "1-2-3" }));
+    }
+
+    #[tokio::test]
+    async fn a_table_comes_with_its_objects_in_one_request() {
+        let (cluster, asked) = cluster();
+        for labels in [None, Some("team=a")] {
+            cluster
+                .table(target::Kind::AsyncActor, None, None, labels, Rows::Objects)
+                .await
+                .unwrap();
+        }
+        let asked = asked.lock().unwrap();
+        let paths: Vec<&str> = asked.iter().map(|(_, path, _)| path.as_str()).collect();
+        assert_eq!(
+            paths,
+            [
+                "/apis/asya.sh/v1alpha1/asyncactors?&includeObject=Object",
+                "/apis/asya.sh/v1alpha1/asyncactors?&labelSelector=team%3Da&includeObject=Object"
+            ]
+        );
     }
 
     #[tokio::test]
