@@ -537,7 +537,7 @@ reasons! {
             /// The name of the queue exceeds the limit of SQS.
             False QueueNameTooLong: "Shorten the name of the actor or of the namespace",
             /// `spec.transport` names a transport that is not configured or not enabled.
-            False TransportNotConfigured: "Configure it in `ASYA_TRANSPORT_CONFIG`, or correct the name",
+            False TransportNotConfigured: "Configure it in the ConfigMap `asya-transports`, or correct the name",
             /// `spec.transport` names a transport that is not available to this namespace.
             False TransportNotAllowed:
                 "Add the namespace to `transports.NAME.namespaces` of `asya-transports`, or use another transport",

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use kube::runtime::watcher::{self, Event, watcher};
 use runway_api::{ModelDeployment, Namespace};
-use runway_client::cluster::{Cluster, Rows};
+use runway_client::cluster::{Cluster, RowObject};
 use runway_client::documents::typed;
 use runway_client::get;
 use runway_client::target::Kind;
@@ -139,7 +139,7 @@ async fn of_server(
             namespace,
             None,
             args.selector.as_deref(),
-            Rows::Metadata,
+            RowObject::Metadata,
         )
         .await?;
     let key = |row: &Value| {

@@ -83,19 +83,19 @@ pub fn only(uid: &str) -> DeleteParams {
 
 /// The object of each row in a table of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// Its metadata.
+pub enum RowObject {
+    /// Metadata without spec and status.
     Metadata,
     /// The whole object.
-    Objects,
+    Whole,
 }
 
-impl Rows {
+impl RowObject {
     /// Value of the parameter `includeObject`.
     fn included(self) -> &'static str {
         match self {
             Self::Metadata => "Metadata",
-            Self::Objects => "Object",
+            Self::Whole => "Object",
         }
     }
 }
@@ -378,7 +378,7 @@ impl Cluster {
         namespace: Option<&Namespace>,
         name: Option<&Name>,
         labels: Option<&str>,
-        rows: Rows,
+        rows: RowObject,
     ) -> Result<Value, Error> {
         let within = namespace.filter(|_| kind.is_namespaced()).map(Namespace::as_str);
         let path = DynamicObject::url_path(&kind.resource(), within);
@@ -624,7 +624,7 @@ mod tests {
         let (cluster, asked) = cluster();
         for labels in [None, Some("team=a")] {
             cluster
-                .table(target::Kind::AsyncActor, None, None, labels, Rows::Objects)
+                .table(target::Kind::AsyncActor, None, None, labels, RowObject::Whole)
                 .await
                 .unwrap();
         }

@@ -40,7 +40,7 @@ pub(super) const ACTORS: &[Check] = &[
         id: "actor-transport",
         title: "each actor has a queue",
         looks_at: "The condition TransportReady is not False. Causes: unknown transport, unreachable broker, queue with other settings.",
-        remedy: "transports are configured in ASYA_TRANSPORT_CONFIG of the Deployment asya-operator: docs/how-to/asya.md",
+        remedy: "transports are configured in the ConfigMap asya-transports in the namespace of the operator: docs/how-to/asya.md",
         judge: None,
     },
     Check {
