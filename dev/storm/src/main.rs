@@ -16,7 +16,7 @@ use runway_testbed::programs;
 
 /// The test that explores; `crates/core/tests/states` describes it.
 const STATES: &str = "states::every_state_settles_without_a_second_upstream_object";
-/// The test that crashes; `crates/testbed/tests/storm.rs` describes it.
+/// The test that crashes; `crates/testbed/tests/storm/main.rs` describes it.
 const WRITES: &str = "every_run_with_a_fault_ends_as_the_one_without";
 /// The test that plans the same changes in memory; `crates/testbed/tests/storm/plans.rs` describes it.
 const PLANS: &str = "every_change_of_a_spec_is_planned_and_the_first_spec_recovers";

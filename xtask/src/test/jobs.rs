@@ -19,7 +19,7 @@ const NODES: [&str; 12] = [
     "crates/testbed/tests/node.rs",
     "crates/testbed/tests/engine.rs",
     "crates/testbed/tests/neighbors.rs",
-    "crates/testbed/tests/ready.rs",
+    "crates/testbed/tests/ready/main.rs",
     "crates/testbed/tests/router.rs",
     "crates/testbed/tests/simulator_workloads.rs",
     "crates/cli/tests/node.rs",

@@ -12,11 +12,10 @@
 
 #![allow(clippy::print_stdout, reason = "the table is of use when the test passes, too")]
 
+#[path = "../support/mod.rs"]
 mod support;
 
-#[path = "ready/league.rs"]
 mod league;
-#[path = "ready/shapes.rs"]
 mod shapes;
 
 use anyhow::{Result, ensure};

@@ -17,26 +17,17 @@
 
 #![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
 
-#[path = "storm/campaign.rs"]
 mod campaign;
-#[path = "storm/controllers.rs"]
 mod controllers;
-#[path = "storm/journal.rs"]
 mod journal;
-#[path = "storm/plans.rs"]
 mod plans;
-#[path = "storm/scenario.rs"]
 mod scenario;
-#[path = "storm/scenarios.rs"]
 mod scenarios;
-#[path = "storm/state.rs"]
 mod state;
+#[path = "../support/mod.rs"]
 mod support;
-#[path = "storm/upstream.rs"]
 mod upstream;
-#[path = "storm/walk.rs"]
 mod walk;
-#[path = "storm/world.rs"]
 mod world;
 
 use std::num::ParseIntError;
