@@ -14,13 +14,14 @@ use runway_client::render::plans;
 use runway_client::state::State;
 use runway_core::providers::Providers;
 use runway_core::selection::select;
+use runway_golden::reported;
 use runway_llama_stack_operator::plan::plan as plan_of_distribution;
 use runway_manifests::built_in_providers;
 use runway_provider::Provider;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{admission_review, overrides, reported};
+use crate::{admission_review, overrides};
 
 pub fn run(data: &[u8]) {
     let Ok(object) = serde_json::from_slice::<Value>(data) else {

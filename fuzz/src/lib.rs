@@ -32,9 +32,6 @@ pub mod oidc_token;
 pub mod overrides;
 pub mod provider_files;
 pub mod redaction;
-#[path = "../../crates/provider/tests/common/reported.rs"]
-#[allow(dead_code, reason = "shared with tests")]
-mod reported;
 pub mod router_body;
 pub mod router_keys;
 pub mod router_models;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use common::ssa::{self, Applied};
-use common::{reported, yaml};
+use common::yaml;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::DynamicObject;
@@ -28,7 +28,7 @@ use runway_core::autoscalers::{Autoscaler, Autoscalers, KINDS};
 use runway_core::observe::Observed;
 use runway_core::plan;
 use runway_core::providers::Providers;
-use runway_golden::Case;
+use runway_golden::{Case, reported};
 use runway_operator::plan::{Finalizer, Plan};
 use serde::Deserialize;
 

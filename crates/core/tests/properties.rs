@@ -26,10 +26,11 @@ use runway_core::admission::defaults::apply_defaults;
 use runway_core::observe::Observed;
 use runway_core::providers::Providers;
 use runway_core::selection::select;
+use runway_golden::reported;
 use serde_json::{Value, json};
 use world::{Step, World};
 
-use crate::common::{reported, ssa};
+use crate::common::ssa;
 use crate::registered::{How, registered};
 
 /// A spec by a user: any field may be absent, 0 or empty.

@@ -5,7 +5,13 @@
 //!
 //! `UPDATE_CASES=1 cargo test` writes the expected results; review them before you commit them.
 
-#![allow(clippy::panic, reason = "a test that cannot read its files fails")]
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that cannot read its files fails"
+)]
+
+pub mod reported;
 
 use std::fs;
 use std::path::{Path, PathBuf};

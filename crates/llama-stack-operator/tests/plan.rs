@@ -7,14 +7,11 @@
 //! read what you commit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-#[path = "../../provider/tests/common/reported.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
-mod reported;
 mod world;
 
 use std::path::{Path, PathBuf};
 
-use runway_golden::Case;
+use runway_golden::{Case, reported};
 use runway_llama_stack_operator::kinds;
 use runway_llama_stack_operator::plan::{after_failure, plan};
 use runway_operator::apply::Error;

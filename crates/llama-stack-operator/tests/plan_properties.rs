@@ -1,12 +1,10 @@
 //! Properties of every plan, for any spec and any status of the pods.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-#[path = "../../provider/tests/common/reported.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
-mod reported;
 mod world;
 
 use proptest::prelude::*;
+use runway_golden::reported;
 use runway_llama_stack_operator::plan::plan;
 use runway_operator::plan::Plan;
 use serde_json::{Value, json};

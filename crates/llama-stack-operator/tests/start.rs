@@ -2,9 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod pod;
-#[path = "../../provider/tests/common/reported.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
-mod reported;
 mod world;
 
 use std::fs;

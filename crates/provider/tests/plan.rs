@@ -15,13 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::acme::{Acme, FLEET, SERVER};
-use common::reported;
 use common::ssa::{self, Applied};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, labels};
-use runway_golden::Case;
+use runway_golden::{Case, reported};
 use runway_operator::apply;
 use runway_operator::plan::{Finalizer, Plan};
 use runway_provider::model_pods::ModelPod;

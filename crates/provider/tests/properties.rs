@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::acme::Acme;
-use common::{reported, ssa};
+use common::ssa;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use runway_golden::reported;
 use runway_operator::plan::{Finalizer, Plan};
 use runway_provider::model_pods::ModelPod;
 use runway_provider::observe::{Child, Observed, Verification};

@@ -1,9 +1,6 @@
 //! A namespace in memory. Plans change it as the API server would, as far as the next plan can see.
 #![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-#[path = "../../../provider/tests/common/reported.rs"]
-pub(crate) mod reported;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,6 +17,7 @@ use runway_asya_operator::queue::{QueueState, QueueWork};
 use runway_asya_operator::rivals::Rival;
 use runway_asya_operator::transports::Transports;
 use runway_asya_transport::tenants::Credentials;
+use runway_golden::reported;
 use runway_operator::plan::Step;
 use serde_json::{Value, json};
 

@@ -273,7 +273,7 @@ pub(crate) fn reported(plan: &Plan) -> String {
             annotations.retain(|key, _| key != "llamastack.io/applied-hash");
         }
     }
-    crate::reported::plan(&plan)
+    runway_golden::reported::plan(&plan)
 }
 
 fn hide_hashes(value: &mut Value) {

@@ -7,7 +7,6 @@
 )]
 
 pub(crate) mod acme;
-pub(crate) mod reported;
 pub(crate) mod ssa;
 
 use std::path::Path;

@@ -5,7 +5,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
 /// Everything that a plan does; `{}` if it is silent.
-pub(crate) fn plan(plan: &Plan) -> String {
+pub fn plan(plan: &Plan) -> String {
     let mut reported = Map::new();
     let mut report = |key: &str, value: Value| {
         if !matches!(&value, Value::Null | Value::Bool(false)) && value != json!([]) {
@@ -39,7 +39,7 @@ pub(crate) fn plan(plan: &Plan) -> String {
 }
 
 /// Events that are sent when a plan is carried out, in the order of their objects.
-pub(crate) fn events(plan: &Plan) -> Vec<Value> {
+pub fn events(plan: &Plan) -> Vec<Value> {
     let sent = plan.apply.iter().filter(|apply| !apply.unchanged);
     let of_objects = sent.filter_map(|apply| apply.note.as_ref());
     let of_edits = plan.edit.iter().filter_map(|edit| edit.note.as_ref());
