@@ -572,7 +572,7 @@ mod tests {
     use super::*;
     use crate::live::belongings::Around;
 
-    /// Requests: method, path and body.
+    /// Requests: method, path with its query, and body.
     type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
 
     fn cluster() -> (Cluster, Asked) {
@@ -614,7 +614,7 @@ mod tests {
         assert_eq!(method, "DELETE");
         assert_eq!(
             path,
-            "/apis/kubeairunway.ai/v1alpha1/namespaces/default/modeldeployments/gemma"
+            "/apis/kubeairunway.ai/v1alpha1/namespaces/default/modeldeployments/gemma?"
         );
         assert_eq!(body["preconditions"], json!({ "uid": "1-2-3" }));
     }
