@@ -5,6 +5,9 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
 /// Everything that a plan does; `{}` if it is silent.
+///
+/// # Panics
+/// The plan cannot be written as YAML.
 pub fn plan(plan: &Plan) -> String {
     let mut reported = Map::new();
     let mut report = |key: &str, value: Value| {
