@@ -1,6 +1,6 @@
 //! A plan as readable YAML.
 
-use runway_operator::plan::{Admission, Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal};
+use runway_operator::plan::{Admission, Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal, Step};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -41,12 +41,15 @@ pub fn plan(plan: &Plan) -> String {
     serde_saphyr::to_string(&Ordered(&reported.into())).unwrap()
 }
 
-/// Events that are sent when a plan is carried out, in the order of their objects.
+/// Events that are sent when a plan is carried out, in order.
 pub fn events(plan: &Plan) -> Vec<Value> {
-    let sent = plan.apply.iter().filter(|apply| !apply.unchanged);
-    let of_objects = sent.filter_map(|apply| apply.note.as_ref());
-    let of_edits = plan.edit.iter().filter_map(|edit| edit.note.as_ref());
-    of_objects.chain(of_edits).chain(&plan.events).map(note).collect()
+    let sent = plan.steps().into_iter().filter_map(|step| match step {
+        Step::Apply(apply) => apply.note.as_ref(),
+        Step::Edit(edit) => edit.note.as_ref(),
+        Step::Event(event) => Some(event),
+        _ => None,
+    });
+    sent.map(note).collect()
 }
 
 fn deletion(delete: &Delete) -> Value {

@@ -55,8 +55,8 @@ impl Plan {
     /// The requests, in order: add the finalizer, delete, apply, edit, write the status, send Events, remove the finalizer. Objects
     /// that are as desired have none. Dry runs precede the first object. With `status_first` they and the status precede all deletions.
     pub fn steps(&self) -> Vec<Step<'_>> {
-        let changed = || self.apply.iter().filter(|apply| !apply.unchanged);
-        let (apart, together): (Vec<_>, Vec<_>) = changed().partition(|apply| apply.admission == Admission::Apart);
+        let changed = self.apply.iter().filter(|apply| !apply.unchanged);
+        let (apart, together): (Vec<_>, Vec<_>) = changed.partition(|apply| apply.admission == Admission::Apart);
         let own_status = self.status.as_ref().map(|fields| Step::Status {
             fields,
             guarded: self.status_guarded,

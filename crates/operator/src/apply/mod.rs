@@ -61,13 +61,13 @@ impl<K: Owner> Executor<K> {
             if !matches!(step, Step::Apply(_)) {
                 self.say(owner, news.drain(..));
             }
-            let done = match span_of(step, plan) {
-                Some(name) => within(span, name, self.step(owner, step, &mut news)).await,
-                None => self.step(owner, step, &mut news).await,
-            };
-            match done {
+            let mut span = span.and_then(|span| span.within(span_of(step, plan)?));
+            match self.step(owner, step, &mut news).await {
                 Ok(written) => latest = written.or(latest),
                 Err(error) => {
+                    if let Some(span) = &mut span {
+                        span.failed(&error);
+                    }
                     self.say(owner, news);
                     return Err(error);
                 }
@@ -151,20 +151,6 @@ fn span_of(step: Step<'_>, plan: &Plan) -> Option<String> {
         },
         _ => return None,
     })
-}
-
-/// One write, as a span of its own.
-async fn within<T>(
-    span: Option<&Recording>,
-    name: String,
-    write: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    let mut step = span.and_then(|span| span.within(name));
-    let done = write.await;
-    if let (Some(step), Err(error)) = (&mut step, &done) {
-        step.failed(error);
-    }
-    done
 }
 
 /// Whether the condition Ready is true in the new status and was not before.
