@@ -2,8 +2,8 @@
 //!
 //! A program wraps its router in [`Audit::layer`]. While a request is processed, functions of this module describe it: who acts
 //! ([`user`]) on which object ([`object`]). They need no value that is passed along, because a request is one task. A line is
-//! written when the response begins, or when the client leaves before that. It has no field for content: neither payloads nor
-//! credentials can get into it, and each field has a bounded length.
+//! written when the response begins, or when the client leaves before that; with [`until_end`], when the response ends. It has no
+//! field for content: neither payloads nor credentials can get into it, and each field has a bounded length.
 //!
 //! Lines are written by a thread of its own. A request never waits for it: if the queue is full, its line is dropped and counted.
 
@@ -144,14 +144,15 @@ async fn follow(State(audit): State<Audit>, request: Request, next: Next) -> Res
         }),
         ..Entry::default()
     };
-    let mut pending = Pending {
+    let pending = Pending {
         log: Arc::clone(&audit.log),
         program: audit.program,
         begun: Instant::now(),
         entry: Arc::new(Mutex::new(entry)),
-        ended: false,
     };
+    let mut unanswered = Unanswered(Some(pending.clone()));
     let response = ENTRY.scope(Arc::clone(&pending.entry), next.run(request)).await;
+    unanswered.0 = None;
     let code = response.extensions().get::<Code>().map(|code| code.0);
     pending.end(response.status(), code);
     response
@@ -172,6 +173,72 @@ struct Entry {
     operation: Operation,
     job: String,
     trace_id: String,
+    served: Option<Served>,
+    /// The line is written at the end of the response, by a [`UntilEnd`].
+    is_late: bool,
+    /// What that needs.
+    begun: Option<Begun>,
+}
+
+/// The response to a request, when it has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Served {
+    /// End of the response, such as `complete`.
+    pub end: &'static str,
+    /// Tokens of the prompt.
+    pub input_tokens: u64,
+    /// Tokens of the response.
+    pub output_tokens: u64,
+    /// The engine did not report the tokens.
+    #[serde(skip_serializing_if = "is_false")]
+    pub estimated: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A response that has begun and whose line is not written yet.
+#[derive(Clone, Debug)]
+struct Begun {
+    pending: Pending,
+    status: u16,
+    reason: String,
+}
+
+/// The line of a request, which is written when this is dropped, if the response has begun by then.
+#[derive(Debug)]
+pub struct UntilEnd(Arc<Mutex<Entry>>);
+
+/// Writes the line of this request at the end of its response, when the result is dropped. `None` without an audit log.
+pub fn until_end() -> Option<UntilEnd> {
+    let late = ENTRY.try_with(|entry| {
+        entry.lock().is_late = true;
+        UntilEnd(Arc::clone(entry))
+    });
+    late.ok()
+}
+
+impl UntilEnd {
+    /// Writes the line with this response.
+    pub fn ended(self, served: Served) {
+        self.0.lock().served = Some(served);
+    }
+}
+
+impl Drop for UntilEnd {
+    fn drop(&mut self) {
+        let begun = {
+            let mut entry = self.0.lock();
+            entry.is_late = false;
+            entry.begun.take()
+        };
+        if let Some(begun) = begun {
+            begun.pending.write(begun.status, &begun.reason);
+        }
+    }
 }
 
 fn describe(change: impl FnOnce(&mut Entry)) {
@@ -229,17 +296,20 @@ pub fn bounded(text: &str) -> String {
     shorten(text, LONGEST)
 }
 
-/// A request without a response. Dropping it means that the client has left.
+/// A request whose line is not written yet.
+#[derive(Clone, Debug)]
 struct Pending {
     log: Arc<Log>,
     program: &'static str,
     begun: Instant,
     entry: Arc<Mutex<Entry>>,
-    ended: bool,
 }
 
+/// A request without a response. Dropping it means that the client has left.
+struct Unanswered(Option<Pending>);
+
 impl Pending {
-    fn end(&mut self, status: StatusCode, code: Option<&'static str>) {
+    fn end(self, status: StatusCode, code: Option<&'static str>) {
         let reason = || {
             status
                 .canonical_reason()
@@ -252,11 +322,22 @@ impl Pending {
             None if status.as_u16() >= 400 => reason(),
             None => String::new(),
         };
-        self.write(status.as_u16(), &reason);
+        let status = status.as_u16();
+        {
+            let mut entry = self.entry.lock();
+            if entry.is_late {
+                entry.begun = Some(Begun {
+                    pending: self.clone(),
+                    status,
+                    reason,
+                });
+                return;
+            }
+        }
+        self.write(status, &reason);
     }
 
-    fn write(&mut self, status: u16, reason: &str) {
-        self.ended = true;
+    fn write(&self, status: u16, reason: &str) {
         let entry = self.entry.lock().clone();
         if !entry.is_read || matches!(status, 401 | 403) {
             let line = Line::new(self.program, &entry, status, reason, self.begun.elapsed());
@@ -265,10 +346,10 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for Unanswered {
     fn drop(&mut self) {
-        if !self.ended {
-            self.write(CLIENT_LEFT, "client_closed_request");
+        if let Some(pending) = self.0.take() {
+            pending.write(CLIENT_LEFT, "client_closed_request");
         }
     }
 }
@@ -302,6 +383,8 @@ struct Line<'a> {
     duration_ms: u64,
     #[serde(skip_serializing_if = "str::is_empty")]
     trace_id: &'a str,
+    #[serde(flatten)]
+    served: Option<&'a Served>,
 }
 
 /// Namespace of a ServiceAccount, by the name of its user.
@@ -332,6 +415,7 @@ impl<'a> Line<'a> {
             reason,
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             trace_id: &entry.trace_id,
+            served: entry.served.as_ref(),
         }
     }
 }
@@ -527,6 +611,23 @@ mod tests {
                 get(async || StatusCode::FORBIDDEN).post(async || StatusCode::BAD_GATEWAY),
             )
             .route("/long", post(async || user("token", &"\u{1}ä".repeat(10_000))))
+            .route(
+                "/stream",
+                post(async || {
+                    let line = until_end();
+                    Body::from_stream(futures::stream::once(async move {
+                        if let Some(line) = line {
+                            line.ended(Served {
+                                end: "complete",
+                                input_tokens: 7,
+                                output_tokens: 3,
+                                estimated: false,
+                            });
+                        }
+                        Ok::<_, io::Error>("answer")
+                    }))
+                }),
+            )
             .route("/never", post(async || std::future::pending::<()>().await))
             .route(
                 "/coded",
@@ -614,6 +715,37 @@ mod tests {
             (&lines[0]["status"], &lines[0]["result"]),
             (&json!(499), &json!("failed"))
         );
+    }
+
+    #[tokio::test]
+    async fn line_of_a_stream_has_its_tokens_and_is_written_at_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let audit = open(&path);
+        let router = router(&audit);
+        let request = || {
+            Request::builder()
+                .method("POST")
+                .uri("/stream")
+                .body(Body::empty())
+                .unwrap()
+        };
+        let whole = router.clone().oneshot(request()).await.unwrap();
+        let left = router.clone().oneshot(request()).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
+        axum::body::to_bytes(whole.into_body(), 100).await.unwrap();
+        drop((left, router));
+        let stream = json!({"program": "test", "action": "infer", "kind": "ModelDeployment", "name": "stream",
+            "result": "allowed", "status": 200});
+        let mut served = stream.clone();
+        for (field, value) in [
+            ("end", json!("complete")),
+            ("inputTokens", json!(7)),
+            ("outputTokens", json!(3)),
+        ] {
+            served[field] = value;
+        }
+        assert_eq!(lines(audit, &path), [served, stream]);
     }
 
     #[tokio::test]
