@@ -1,6 +1,6 @@
 //! Responses to requests that are refused.
 
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
@@ -31,12 +31,56 @@ impl Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub &'static str);
 
+/// Message of a refusal, as an extension of its response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Message(String);
+
 /// A refusal in the form of OpenAI's errors, which its clients show.
 pub fn openai(status: StatusCode, code: &'static str, message: &str) -> Response {
     let json = openai_json(code, message);
     let mut response = (status, [(CONTENT_TYPE, "application/json")], json).into_response();
     response.extensions_mut().insert(Code(code));
+    response.extensions_mut().insert(Message(message.to_owned()));
     with_headers(status, response)
+}
+
+/// The same response, in the form of Anthropic's errors if it is a refusal of [`openai`].
+pub fn as_anthropic(response: Response) -> Response {
+    let Some(Message(message)) = response.extensions().get() else {
+        return response;
+    };
+    let json = anthropic_json(response.status(), message);
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, json.into())
+}
+
+/// An error of Anthropic's API, as a body or an event of a stream. Its clients know errors by a type that belongs to the status.
+/// Source: <https://docs.anthropic.com/en/api/errors>.
+pub fn anthropic_json(status: StatusCode, message: &str) -> String {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        r#type: &'static str,
+        error: Error<'a>,
+    }
+    #[derive(Serialize)]
+    struct Error<'a> {
+        r#type: &'static str,
+        message: &'a str,
+    }
+    let kind = match status.as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        400..=499 => "invalid_request_error",
+        503 => "overloaded_error",
+        _ => "api_error",
+    };
+    let error = Error { r#type: kind, message };
+    let body = Body { r#type: "error", error };
+    serde_json::to_string(&body).unwrap_or_default()
 }
 
 /// An error of OpenAI's API, as a body or an event of a stream.
