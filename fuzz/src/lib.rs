@@ -34,7 +34,9 @@ pub mod provider_files;
 pub mod redaction;
 pub mod router_body;
 pub mod router_keys;
+pub mod router_limits;
 pub mod router_models;
+pub mod router_response;
 pub mod runtime_frame;
 pub mod sqs_answers;
 
@@ -85,8 +87,8 @@ mod tests {
     replay! {
         addresses admission_review amqp_session asya_message cel_rule console_form crd_objects documents
         engine_answers engine_metrics gateway_messages gateway_submission kubeconfig management_answers merge
-        names_and_paths oidc_token overrides provider_files redaction router_body router_keys router_models
-        runtime_frame sqs_answers
+        names_and_paths oidc_token overrides provider_files redaction router_body router_keys
+        router_limits router_models router_response runtime_frame sqs_answers
     }
 
     /// Every file of the corpus passes.

@@ -60,6 +60,7 @@ fn model(line: &str) -> Option<Model> {
         created: 0,
         served: served.to_owned(),
         state: State::Asleep,
+        reports_usage: true,
         stand_in: None,
         stands_in_for: None,
     })

@@ -112,7 +112,7 @@ conditions! {
         GATEWAY_READY = "GatewayReady", Gateway,
             If("while the routes controller runs with a Gateway, unless `spec.gateway.enabled` is false"),
             "The Gateway routes requests to the model \
-             ([a Gateway of the cluster](../../how-to/gateway.md#a-gateway-of-the-cluster)). It says nothing about the model, see `Ready`.";
+             ([a Gateway of the cluster](../../how-to/gateway.md)). It says nothing about the model, see `Ready`.";
     }
 }
 

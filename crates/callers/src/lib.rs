@@ -138,6 +138,11 @@ impl Caller {
         caller.hash = Sha256::digest(whole).into();
         caller
     }
+
+    /// Whether the user is in a group.
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|one| one == group)
+    }
 }
 
 /// An action on an object, as in a rule of RBAC.

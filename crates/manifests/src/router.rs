@@ -15,8 +15,12 @@ pub const CLIENTS_LABEL: &str = "kubeairunway.ai/model-clients";
 pub const KEYS: &str = "kubeairunway-gateway-keys";
 /// The administrator's optional Secret with its certificate.
 pub const TLS: &str = "kubeairunway-gateway-tls";
+/// The administrator's optional ConfigMap with limits of requests and tokens.
+pub const LIMITS: &str = "kubeairunway-router-limits";
 /// Mount path of the keys.
 const KEYS_PATH: &str = "/etc/kubeairunway/gateway-keys";
+/// Mount path of the limits.
+const LIMITS_PATH: &str = "/etc/kubeairunway/router-limits";
 
 /// The router. With two pods, one can stop without an interruption.
 pub fn router() -> Component {
@@ -33,6 +37,11 @@ pub fn router() -> Component {
                 name: "keys",
                 path: KEYS_PATH.to_owned(),
                 content: Content::Secret(KEYS),
+            },
+            Folder {
+                name: "limits",
+                path: LIMITS_PATH.to_owned(),
+                content: Content::ConfigMap(LIMITS),
             },
             Folder::tls(TLS),
         ],

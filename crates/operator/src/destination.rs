@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
@@ -29,7 +30,7 @@ const MANAGED_BY: (&str, &str) = (
 pub enum Destination {
     /// The ClusterIP of a Service that selects pods.
     ClusterIp(IpAddr),
-    /// The Service is headless: the [`pods`] of its EndpointSlices.
+    /// The Service is headless: the pods of its EndpointSlices, see [`Slice`].
     Pods,
 }
 
@@ -45,7 +46,7 @@ pub enum NotPods {
     /// There is no address, or one that is not a ClusterIP.
     #[error("spec.clusterIP '{0}' is not an address for requests; remove it, and the cluster assigns one")]
     Address(String),
-    /// An endpoint of a headless Service is not a pod of its namespace.
+    /// An endpoint is not a pod of the namespace of its Service.
     #[error(
         "EndpointSlice '{slice}' contains '{address}', which is not a pod of the namespace: requests go to pods only; delete it"
     )]
@@ -82,34 +83,67 @@ impl Destination {
     }
 }
 
-/// The addresses of the ready pods in an EndpointSlice of a headless Service.
-///
-/// # Errors
-/// An endpoint is not a pod of the namespace, or the list was not made from the selector.
-pub fn pods(slice: &EndpointSlice) -> Result<Vec<IpAddr>, NotPods> {
-    let namespace = slice.namespace();
-    let is_of_selector = slice.labels().get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1);
-    let is_pod = |endpoint: &Endpoint| {
-        let target = endpoint.target_ref.as_ref();
-        target.is_some_and(|target| target.kind.as_deref() == Some("Pod") && target.namespace == namespace)
-    };
-    let mut addresses = Vec::new();
-    for endpoint in &slice.endpoints {
-        let is_ready = endpoint
-            .conditions
-            .as_ref()
-            .is_none_or(|found| found.ready != Some(false));
-        for address in &endpoint.addresses {
-            let foreign = || NotPods::Foreign {
-                slice: slice.name_any(),
-                address: address.clone(),
-            };
-            let pod = allowed(address).filter(|_| is_of_selector && is_pod(endpoint));
-            let pod = pod.ok_or_else(foreign)?;
-            addresses.extend(is_ready.then_some(pod));
+/// The ready pods of an EndpointSlice, and their ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Pods that are ready.
+    pub pods: Vec<Pod>,
+    /// Ports by the name of the Service's port.
+    ports: Vec<(Box<str>, u16)>,
+}
+
+/// A pod behind a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Name of the pod.
+    pub name: Arc<str>,
+    /// Address of the pod.
+    pub address: IpAddr,
+}
+
+impl Slice {
+    /// The kept form of an EndpointSlice.
+    ///
+    /// # Errors
+    /// An endpoint is not a pod of the namespace, or the list was not made from the selector.
+    pub fn of(slice: &EndpointSlice) -> Result<Self, NotPods> {
+        let is_of_selector = slice.labels().get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1);
+        let namespace = slice.namespace();
+        let mut pods = Vec::new();
+        for endpoint in &slice.endpoints {
+            let target = endpoint.target_ref.as_ref().filter(|target| {
+                is_of_selector && target.kind.as_deref() == Some("Pod") && target.namespace == namespace
+            });
+            let name: Option<Arc<str>> = target.and_then(|target| Some(target.name.as_deref()?.into()));
+            for address in &endpoint.addresses {
+                let pod = name.clone().zip(allowed(address));
+                let (name, address) = pod.ok_or_else(|| NotPods::Foreign {
+                    slice: slice.name_any(),
+                    address: address.clone(),
+                })?;
+                pods.extend(is_ready(endpoint).then_some(Pod { name, address }));
+            }
         }
+        let ports = slice.ports.iter().flatten().filter_map(|port| {
+            let number = u16::try_from(port.port?).ok()?;
+            Some((port.name.as_deref().unwrap_or_default().into(), number))
+        });
+        Ok(Self {
+            pods,
+            ports: ports.collect(),
+        })
     }
-    Ok(addresses)
+
+    /// The port of the pods that belongs to a port of the Service, by its name.
+    pub fn port(&self, name: &str) -> Option<u16> {
+        let found = self.ports.iter().find(|(of_service, _)| **of_service == *name);
+        found.map(|(_, number)| *number)
+    }
+}
+
+fn is_ready(endpoint: &Endpoint) -> bool {
+    let conditions = endpoint.conditions.as_ref();
+    conditions.is_none_or(|found| found.ready != Some(false))
 }
 
 /// The port of each of these addresses.
@@ -139,8 +173,8 @@ mod tests {
             "metadata": { "name": "gemma-x", "namespace": "team-a", "labels": { MANAGED_BY.0: by } },
             "addressType": "IPv4", "endpoints": [endpoint],
         });
-        let found = pods(&serde_json::from_value(slice).unwrap());
-        let found = found.map(|found| found.iter().map(ToString::to_string).collect());
+        let found = Slice::of(&serde_json::from_value(slice).unwrap());
+        let found = found.map(|found| found.pods.iter().map(|pod| pod.address.to_string()).collect());
         found.map_err(|error| error.to_string())
     }
 
@@ -183,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_of_headless_services_are_ready_pods_of_their_namespace() {
+    fn endpoints_are_ready_pods_of_the_namespace_of_their_service() {
         let pod = |namespace: &str, ready: bool, address: &str| {
             json!({
                 "addresses": [address], "conditions": { "ready": ready },

@@ -31,7 +31,7 @@ pub struct ListenArgs {
     tls_authority: Option<String>,
     /// Namespace of the authority, and of the Service that callers use
     #[arg(long, value_name = "NAMESPACE", default_value = labels::SYSTEM_NAMESPACE, env = "POD_NAMESPACE")]
-    tls_namespace: String,
+    pub tls_namespace: String,
     /// Serve HTTP, also with --tls-authority: for a proxy or a service mesh that encrypts the connections of callers
     #[arg(long)]
     plain_http: bool,

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::access::rule;
 use crate::client;
-use crate::destination::{self, Destination, NotPods};
+use crate::destination::{self, Destination, NotPods, Slice};
 use crate::telemetry::chain;
 
 /// Default time limit from the request to the last byte of its response.
@@ -187,8 +187,9 @@ impl Services {
                 let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &at.namespace);
                 let of_service = ListParams::default().labels(&format!("{}={}", destination::SERVICE_NAME, at.service));
                 let slices = slices.list(&of_service).await.map_err(of_api_server)?;
-                let pods: Vec<_> = slices.iter().map(destination::pods).collect::<Result<_, _>>()?;
-                pods.concat()
+                let slices: Vec<Slice> = slices.iter().map(Slice::of).collect::<Result<_, _>>()?;
+                let pods = slices.iter().flat_map(|slice| &slice.pods);
+                pods.map(|pod| pod.address).collect()
             }
         };
         Ok(destination::at_port(addresses, at.port))

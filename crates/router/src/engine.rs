@@ -1,31 +1,38 @@
 //! Requests to engines.
 //!
-//! Each request has a connection of its own: kube-proxy spreads connections, so new replicas get their share at once, and no
-//! request meets a connection that its engine is about to close (llama-server closes each after a stream, although it announces
-//! keep-alive). A request whose connection fails has not been sent, so another connection may be tried; once the header is sent,
-//! it is not repeated.
+//! The [`Balancer`] chooses the replica, and the [`Pool`] has its connection, or a new one is opened. A connection that fails before
+//! the first byte of the request is sent is replaced, by one to another replica if need be. Once anything is sent, the request is
+//! not repeated: it may have been processed.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::http::{Method, Request, Response, StatusCode, Uri};
-use bytes::{Buf, Bytes};
-use http_body::Body;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use runway_http::body::Holding;
 use runway_operator::destination::NotPods;
 use runway_operator::services::ServicePort;
 use runway_operator::telemetry::chain;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::balance::{Balancer, Chosen, Decision, Replica, Replicas};
+use crate::body::Body;
+use crate::pool::{Open, Pool, is_kept};
+use crate::prompt::Prompt;
+
+/// Replicas that are tried for a request before its model is looked at again.
+const TRIED: usize = 3;
 /// Longest wait for a connection.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(3);
 /// Largest header of a response, and largest part of a body that waits in memory.
@@ -60,8 +67,8 @@ const RETURNED: [HeaderName; 9] = [
 /// Prefixes of more such headers, which clients of OpenAI read.
 const RETURNED_PREFIXES: [&str; 2] = ["openai-", "x-ratelimit-"];
 
-/// Finds the addresses of a Service.
-pub type Lookup = Arc<dyn Fn(&ServicePort) -> Result<Vec<SocketAddr>, Unreachable> + Send + Sync>;
+/// Finds the replicas behind a Service.
+pub type Lookup = Arc<dyn Fn(&ServicePort) -> Result<Replicas, Unreachable> + Send + Sync>;
 
 /// Reason why a Service has no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,8 +85,8 @@ pub enum Unreachable {
 #[derive(Clone)]
 pub struct Engines {
     lookup: Lookup,
-    /// Connections so far, to spread them over several addresses.
-    connections: Arc<AtomicUsize>,
+    balancer: Balancer,
+    pool: Pool,
 }
 
 /// A request to an engine failed.
@@ -105,8 +112,14 @@ pub enum Error {
 /// On this machine, each Service at its port: for engines of tests.
 pub fn loopback() -> Lookup {
     Arc::new(|at| {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, at.port));
-        Ok(vec![address])
+        let replica = Replica {
+            pod: "on-loopback".into(),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, at.port)),
+        };
+        Ok(Replicas {
+            all: vec![replica],
+            are_engines: true,
+        })
     })
 }
 
@@ -129,43 +142,66 @@ fn returned(of_engine: &HeaderMap) -> HeaderMap {
     returned.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// A connection to an engine for one request.
+/// A connection to a replica for one request.
 pub struct Connection {
+    engines: Engines,
     at: ServicePort,
-    stream: TcpStream,
+    prompt: Prompt,
+    chosen: Chosen,
+    open: Open,
 }
 
 impl Engines {
-    /// Finds addresses in this way.
+    /// Finds replicas in this way.
     pub fn new(lookup: Lookup) -> Self {
         Self {
             lookup,
-            connections: Arc::default(),
+            balancer: Balancer::default(),
+            pool: Pool::default(),
         }
     }
 
-    /// Opens a connection.
+    /// Connects to the replica that is best for a prompt.
     ///
     /// # Errors
-    /// The Service has no address, or none accepts a connection in time.
-    pub async fn connect(&self, at: &ServicePort) -> Result<Connection, Error> {
-        let failed = |error: String| Error::NotConnected(at.clone(), error);
-        let mut addresses = (self.lookup)(at).map_err(|unreachable| match unreachable {
-            Unreachable::NotPods(refused) => Error::NotPods(at.clone(), refused),
-            Unreachable::Unknown => failed(Unreachable::Unknown.to_string()),
-        })?;
-        if addresses.is_empty() {
-            return Err(failed("it has no ready pod".to_owned()));
+    /// The Service has no replica, or none of those that were tried accepts a connection in time.
+    pub async fn connect(&self, at: &ServicePort, prompt: &Prompt) -> Result<Connection, Error> {
+        let mut tried = Vec::new();
+        let mut obstacle = "it has no ready pod".to_owned();
+        while tried.len() < TRIED {
+            let Some(chosen) = self.choose(at, prompt, &tried)? else {
+                break;
+            };
+            let opened = match self.pool.take(chosen.address) {
+                Some(open) => Ok(open),
+                None => open(chosen.address).await,
+            };
+            match opened {
+                Ok(open) => {
+                    return Ok(Connection {
+                        engines: self.clone(),
+                        at: at.clone(),
+                        prompt: prompt.clone(),
+                        chosen,
+                        open,
+                    });
+                }
+                Err(error) => {
+                    chosen.refused(Instant::now());
+                    tried.push(chosen.address);
+                    obstacle = error;
+                }
+            }
         }
-        let first = self.connections.fetch_add(1, Ordering::Relaxed) % addresses.len();
-        addresses.rotate_left(first);
-        let stream = timeout(CONNECTED_WITHIN, TcpStream::connect(addresses.as_slice()))
-            .await
-            .map_err(|_| failed(format!("no connection within {} seconds", CONNECTED_WITHIN.as_secs())))?
-            .map_err(|error| failed(error.to_string()))?;
-        // Only a matter of speed.
-        let _ = stream.set_nodelay(true);
-        Ok(Connection { at: at.clone(), stream })
+        Err(Error::NotConnected(at.clone(), obstacle))
+    }
+
+    fn choose(&self, at: &ServicePort, prompt: &Prompt, tried: &[SocketAddr]) -> Result<Option<Chosen>, Error> {
+        let replicas = (self.lookup)(at).map_err(|unreachable| match unreachable {
+            Unreachable::NotPods(refused) => Error::NotPods(at.clone(), refused),
+            Unreachable::Unknown => Error::NotConnected(at.clone(), Unreachable::Unknown.to_string()),
+        })?;
+        Ok(self.balancer.choose(at, replicas, prompt, tried, Instant::now()))
     }
 
     /// Names of the models that an engine serves; `None` if it does not offer the list.
@@ -175,8 +211,8 @@ impl Engines {
     pub async fn models(&self, at: &ServicePort) -> Result<Option<Vec<String>>, Error> {
         let no_list = |error: String| Error::NoList(at.clone(), error);
         let listed = async {
-            let connection = self.connect(at).await?;
-            let request = connection.request(Method::GET, "/v1/models", HeaderMap::new(), Empty::<Bytes>::new());
+            let connection = self.connect(at, &Prompt::default()).await?;
+            let request = connection.request(Method::GET, "/v1/models", HeaderMap::new(), Body::default());
             let response = connection.send(request).await?;
             if response.status().is_client_error() {
                 return Ok(None);
@@ -210,18 +246,36 @@ pub fn names(list: &[u8]) -> Result<Vec<String>, serde_json::Error> {
     Ok(list.data.into_iter().map(|entry| entry.id).collect())
 }
 
+/// Opens a connection.
+async fn open(address: SocketAddr) -> Result<Open, String> {
+    let stream = timeout(CONNECTED_WITHIN, TcpStream::connect(address))
+        .await
+        .map_err(|_| format!("no connection within {} seconds", CONNECTED_WITHIN.as_secs()))?
+        .map_err(|error| error.to_string())?;
+    // Only a matter of speed.
+    let _ = stream.set_nodelay(true);
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(BUFFER)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| chain(&error))?;
+    let running = AbortOnDropHandle::new(tokio::spawn(async move {
+        // The task that waits for the response gets the error.
+        let _ = connection.await;
+    }));
+    Ok(Open { sender, running })
+}
+
 impl Connection {
     /// A request with these headers and those of the connection.
-    pub fn request<B>(&self, method: Method, path: &'static str, headers: HeaderMap, body: B) -> Request<B> {
+    pub fn request(&self, method: Method, path: &'static str, headers: HeaderMap, body: Body) -> Request<Body> {
         let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = Uri::from_static(path);
         *request.headers_mut() = headers;
-        let headers = request.headers_mut();
         if let Ok(host) = HeaderValue::from_str(&self.at.host()) {
-            headers.insert(header::HOST, host);
+            request.headers_mut().insert(header::HOST, host);
         }
-        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         request
     }
 
@@ -230,37 +284,97 @@ impl Connection {
     ///
     /// # Errors
     /// The connection ended before the response.
-    pub async fn send<B>(self, request: Request<B>) -> Result<Response<Answer>, Error>
-    where
-        B: Body + Send + Unpin + 'static,
-        B::Data: Buf + Send,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        let Self { at, stream } = self;
-        let broken = |error: hyper::Error| Error::Broken(at.clone(), chain(&error));
-        let (mut sender, connection) = http1::Builder::new()
-            .max_buf_size(BUFFER)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(broken)?;
-        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
-            // The task that waits for the response gets the error.
-            let _ = connection.await;
-        }));
-        let mut response = sender.send_request(request).await.map_err(broken)?;
-        if response.status().is_informational() {
-            return Err(Error::Status(at, response.status()));
+    pub async fn send(self, mut request: Request<Body>) -> Result<Response<Answer>, Error> {
+        let mut connection = self;
+        let mut attempts = 1..TRIED;
+        loop {
+            let mut failed = match connection.open.sender.try_send_request(request).await {
+                Ok(response) => return connection.answered(response),
+                Err(failed) => failed,
+            };
+            connection.chosen.failed(Instant::now());
+            match failed.take_message().filter(|_| attempts.next().is_some()) {
+                // Nothing has been sent.
+                Some(unsent) => request = unsent,
+                None => return Err(Error::Broken(connection.at, chain(failed.error()))),
+            }
+            let Self {
+                engines, at, prompt, ..
+            } = connection;
+            connection = engines.connect(&at, &prompt).await?;
         }
+    }
+
+    fn answered(self, mut response: Response<Incoming>) -> Result<Response<Answer>, Error> {
+        let status = response.status();
+        if status.is_informational() {
+            return Err(Error::Status(self.at, status));
+        }
+        if status.is_server_error() {
+            self.chosen.failed(Instant::now());
+        } else {
+            self.chosen.succeeded();
+        }
+        let open = (self.open, is_kept(response.headers()).then_some(self.engines.pool));
         *response.headers_mut() = returned(response.headers());
-        Ok(response.map(|incoming| Holding::new(incoming, connection)))
+        Ok(response.map(|incoming| Answer {
+            incoming,
+            open: Some(open),
+            chosen: self.chosen,
+        }))
     }
 }
 
 /// The body of a response, read from the engine only as fast as it is taken.
-pub type Answer = Holding<Incoming, AbortOnDropHandle<()>>;
+pub struct Answer {
+    incoming: Incoming,
+    /// The connection, and the pool that keeps it after the last byte.
+    open: Option<(Open, Option<Pool>)>,
+    chosen: Chosen,
+}
+
+impl Answer {
+    /// The choice of the replica that answers.
+    pub fn decision(&self) -> &Decision {
+        &self.chosen.decision
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.incoming).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let is_whole = http_body::Body::is_end_stream(&self.incoming);
+        if let Some((open, Some(pool))) = self.open.take().filter(|_| is_whole)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(pool.keep(self.chosen.address, open));
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -279,8 +393,8 @@ mod tests {
             let _ = stream.read(&mut [0; 4096]).await;
             stream.write_all(sent.as_bytes()).await.unwrap();
         });
-        let connection = Engines::new(loopback()).connect(&at).await?;
-        let request = connection.request(Method::GET, "/v1/models", HeaderMap::new(), Empty::<Bytes>::new());
+        let connection = Engines::new(loopback()).connect(&at, &Prompt::default()).await?;
+        let request = connection.request(Method::GET, "/v1/models", HeaderMap::new(), Body::default());
         connection.send(request).await
     }
 
@@ -324,6 +438,132 @@ mod tests {
         );
         let early = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
         assert_eq!(response(early).await.unwrap().status(), StatusCode::OK);
+    }
+
+    /// An engine that answers any number of requests on each connection with these headers. Counts its connections.
+    async fn engine(headers: &'static str, closes: bool) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&connections);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(async move {
+                    while stream.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {
+                        let response = format!("HTTP/1.1 200 OK\r\n{headers}\r\n{{}}");
+                        if stream.write_all(response.as_bytes()).await.is_err() || closes {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        (address, connections)
+    }
+
+    fn at() -> ServicePort {
+        ServicePort {
+            namespace: "team".parse().unwrap(),
+            service: "gemma".parse().unwrap(),
+            port: 8000,
+        }
+    }
+
+    /// Engines with replicas at these addresses.
+    fn engines(addresses: &[SocketAddr]) -> Engines {
+        let all = addresses.iter().map(|address| Replica {
+            pod: address.to_string().into(),
+            address: *address,
+        });
+        let replicas = Replicas {
+            all: all.collect(),
+            are_engines: true,
+        };
+        Engines::new(Arc::new(move |_| Ok(replicas.clone())))
+    }
+
+    /// Sends a request, and reads the response to its end.
+    async fn whole(engines: &Engines) -> Result<Bytes, String> {
+        let connection = engines
+            .connect(&at(), &Prompt::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        let request = connection.request(
+            Method::POST,
+            "/v1/chat/completions",
+            HeaderMap::new(),
+            Body::new(["{}".into()]),
+        );
+        let response = connection.send(request).await.map_err(|error| error.to_string())?;
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(body.to_bytes())
+    }
+
+    /// Waits until the pool has kept the connection of the last request, or cannot.
+    async fn kept(engines: &Engines, address: SocketAddr) -> bool {
+        for _ in 0..100 {
+            if engines.pool.has(address) {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn connection_is_used_again_if_the_engine_keeps_it() {
+        let (address, connections) = engine("Content-Length: 2\r\n", false).await;
+        let engines = engines(&[address]);
+        for _ in 0..5 {
+            assert_eq!(whole(&engines).await.unwrap(), "{}");
+            assert!(kept(&engines, address).await);
+        }
+        assert_eq!(connections.load(Ordering::SeqCst), 1);
+        for headers in [
+            "Content-Length: 2\r\nServer: llama.cpp\r\n",
+            "Content-Length: 2\r\nConnection: close\r\n",
+        ] {
+            let (address, connections) = engine(headers, false).await;
+            let engines = super::tests::engines(&[address]);
+            for _ in 0..3 {
+                assert_eq!(whole(&engines).await.unwrap(), "{}");
+            }
+            assert_eq!(connections.load(Ordering::SeqCst), 3, "{headers}");
+        }
+    }
+
+    #[tokio::test]
+    async fn connection_that_its_engine_closed_is_replaced() {
+        let (address, connections) = engine("Content-Length: 2\r\n", true).await;
+        let engines = engines(&[address]);
+        for _ in 0..20 {
+            assert_eq!(whole(&engines).await.unwrap(), "{}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(connections.load(Ordering::SeqCst), 20);
+    }
+
+    #[tokio::test]
+    async fn replica_that_accepts_no_connection_is_skipped() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let gone = listener.local_addr().unwrap();
+        drop(listener);
+        let (address, _) = engine("Content-Length: 2\r\n", false).await;
+        let engines = engines(&[gone, address]);
+        for _ in 0..4 {
+            assert_eq!(whole(&engines).await.unwrap(), "{}");
+        }
+        let none = super::tests::engines(&[gone]);
+        let refused = whole(&none).await.unwrap_err();
+        assert!(
+            refused.starts_with("cannot connect to Service 'gemma' port 8000: "),
+            "{refused}"
+        );
     }
 
     #[test]

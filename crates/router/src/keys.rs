@@ -15,6 +15,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::model::Model;
+use crate::pattern::{self, Pattern};
 
 /// Shortest key, in characters: it must not be guessed.
 const SHORTEST: usize = 20;
@@ -22,7 +23,7 @@ const SHORTEST: usize = 20;
 const LARGEST_FILE: u64 = 64 * 1024;
 
 /// A caller with a key.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct KeyHolder {
     /// Name of the caller: that of the file.
     pub name: String,
@@ -30,14 +31,6 @@ pub struct KeyHolder {
     /// Hash of the key.
     hash: [u8; 32],
     expires: Option<Timestamp>,
-}
-
-/// One model, or all models of a namespace.
-#[derive(Debug, PartialEq, Eq)]
-struct Pattern {
-    namespace: String,
-    /// `None`: all.
-    name: Option<String>,
 }
 
 /// Callers by the hashes of their keys.
@@ -72,8 +65,8 @@ pub enum Invalid {
     #[error("the key is too short: use at least {SHORTEST} characters")]
     Short,
     /// A model is not written as one.
-    #[error("invalid model '{0}': use NAMESPACE/NAME, or NAMESPACE/* for all models of a namespace")]
-    Pattern(String),
+    #[error(transparent)]
+    Pattern(#[from] pattern::Invalid),
     /// Two files have the same key.
     #[error("the key is that of '{0}', too: give each caller a key of its own")]
     Twice(String),
@@ -96,12 +89,18 @@ struct Hashed {
 }
 
 impl KeyHolder {
+    /// A caller without models.
+    #[cfg(test)]
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
+    }
+
     /// Whether this caller may use a model.
     pub fn may_use(&self, model: &Model) -> bool {
-        self.models.iter().any(|pattern| {
-            pattern.namespace == model.namespace.as_str()
-                && pattern.name.as_deref().is_none_or(|name| name == model.name.as_str())
-        })
+        self.models.iter().any(|pattern| pattern.matches(model))
     }
 }
 
@@ -134,7 +133,7 @@ impl Keys {
     pub fn add(&mut self, name: &str, text: &str) -> Result<(), Invalid> {
         let File { key, keys, models } =
             serde_json::from_str(text).map_err(|error| Invalid::NotAKey(error.line(), error.column()))?;
-        let models: Arc<[Pattern]> = models.iter().map(|text| pattern(text)).collect::<Result<_, _>>()?;
+        let models: Arc<[Pattern]> = models.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
         let mut hashes = Vec::new();
         for (at, key) in keys.iter().enumerate() {
             let mut hash = [0; 32];
@@ -194,20 +193,6 @@ impl Keys {
 
 fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key).into()
-}
-
-fn pattern(text: &str) -> Result<Pattern, Invalid> {
-    let invalid = || Invalid::Pattern(text.to_owned());
-    let (namespace, name) = text.split_once('/').ok_or_else(invalid)?;
-    let namespace: runway_api::Namespace = namespace.parse().map_err(|_| invalid())?;
-    let name: Option<runway_api::Name> = match name {
-        "*" => None,
-        name => Some(name.parse().map_err(|_| invalid())?),
-    };
-    Ok(Pattern {
-        namespace: namespace.into(),
-        name: name.map(Into::into),
-    })
 }
 
 fn text(path: &Path) -> Result<String, Invalid> {

@@ -6,24 +6,37 @@
 //! | module | content |
 //! |---|---|
 //! | [`server`] | the HTTP API |
-//! | [`requested`], [`model`], [`table`] | from the name in a request to a model; pure |
+//! | [`paths`], [`requested`], [`form`], [`prompt`] | the parts of a request that the router reads; pure |
+//! | [`model`], [`table`] | from the name in a request to a model; pure |
 //! | [`models`] | the models of the cluster, from one watch |
-//! | [`rights`], [`keys`] | identity and rights of callers |
+//! | [`rights`], [`keys`], [`pattern`] | identity and rights of callers |
+//! | [`limits`] | limits of requests and tokens |
 //! | [`serving`] | waits until a model serves |
 //! | [`scale`] | wakes models that are scaled to zero |
-//! | [`engine`], [`addresses`], [`names`] | requests to engines |
+//! | [`engine`], [`names`] | requests to engines |
+//! | [`addresses`], [`balance`], [`pool`], [`body`] | the replica and the connection of a request |
+//! | [`usage`], [`metered`] | tokens of responses |
 //! | [`revocable`] | responses that end with the right of their caller |
 //! | [`refused`], [`metrics`], [`spans`] | refusals, metrics, traces |
 //! | [`run`](fn@run) | starts the router |
 //! | [`routes`] | the routes controller, a program of its own: HTTPRoutes at a Gateway of the cluster |
 
 pub mod addresses;
+pub mod balance;
+pub mod body;
 pub mod engine;
+pub mod form;
 pub mod keys;
+pub mod limits;
+pub mod metered;
 pub mod metrics;
 pub mod model;
 pub mod models;
 pub mod names;
+pub mod paths;
+pub mod pattern;
+pub mod pool;
+pub mod prompt;
 pub mod refused;
 pub mod requested;
 pub mod revocable;
@@ -35,6 +48,7 @@ pub mod server;
 pub mod serving;
 pub mod spans;
 pub mod table;
+pub mod usage;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 

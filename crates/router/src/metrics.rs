@@ -12,8 +12,11 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use runway_operator::metrics::Metric;
 
+use crate::balance::{Decision, Reason};
+use crate::limits::Quantity;
 use crate::model::Model;
 use crate::rights::Who;
+use crate::usage::Usage;
 
 /// Responses of engines.
 const RESPONSES: Metric = Metric {
@@ -34,7 +37,7 @@ const REFUSED: Metric = Metric {
     name: "kubeairunway_gateway_requests_refused_total",
     kind: "counter",
     labels: &["reason"],
-    help: "Requests that were not answered by an engine. reason is invalid, unauthenticated, not_found (or not allowed), ambiguous, busy (a limit of requests), not_serving (the model does not serve in time), broken (the engine closed the connection before its response) or unavailable (the API server)",
+    help: "Requests that were not answered by an engine. reason is invalid, unauthenticated, not_found (or not allowed), ambiguous, busy (a limit of requests), not_serving (the model does not serve in time), broken (the engine closed the connection before its response), unavailable (the API server) or limited (a limit of the administrator)",
 };
 /// Wakes.
 const WAKES: Metric = Metric {
@@ -73,15 +76,59 @@ const OF_MODEL: Metric = Metric {
     help: "Requests for a model that are held or in flight. Every model has a series, also one that is scaled to zero",
 };
 
+/// Tokens.
+const TOKENS: Metric = Metric {
+    name: "kubeairunway_gateway_tokens_total",
+    kind: "counter",
+    labels: &["namespace", "name", "caller", "direction", "source"],
+    help: "Tokens of requests. direction is input (prompts) or output (responses); source is engine (as the engine reported them), or estimate: from the length of the prompt and the parts of the response, for streams that ended early and engines that report none",
+};
+/// Choices of replicas.
+const CHOICES: Metric = Metric {
+    name: "kubeairunway_gateway_replica_choices_total",
+    kind: "counter",
+    labels: &["namespace", "name", "reason"],
+    help: "Requests by what decided their replica. reason is only (there is one), prefix (it has seen the longest beginning of the prompt), load (it has the fewest requests, and no replica has seen the beginning of the prompt) or busy (those that have seen it have too many requests)",
+};
+/// Prompts.
+const BLOCKS: Metric = Metric {
+    name: "kubeairunway_gateway_prompt_blocks_total",
+    kind: "counter",
+    labels: &["namespace", "name", "seen"],
+    help: "Blocks of 256 bytes of prompts. seen is true for those that the chosen replica had received before, in the same place: their share is the hit rate that an engine's prefix cache can reach",
+};
+
+/// Requests beyond a limit.
+const LIMITED: Metric = Metric {
+    name: "kubeairunway_gateway_limited_requests_total",
+    kind: "counter",
+    labels: &["rule", "quantity", "dry_run"],
+    help: "Requests beyond a limit of the administrator. rule is its name; quantity is requests_per_minute, tokens_per_minute, tokens_per_day or requests_in_flight; dry_run is true for rules that refuse nothing",
+};
+/// Rules.
+const RULES: Metric = Metric {
+    name: "kubeairunway_gateway_limit_rules",
+    kind: "gauge",
+    labels: &["state"],
+    help: "Rules of limits. state is active, or skipped (not valid: the log says why)",
+};
+
 /// All metrics.
-pub const METRICS: [Metric; 8] = [
-    RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, HELD_LIMIT, IN_FLIGHT, OF_MODEL,
+pub const METRICS: [Metric; 13] = [
+    RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, HELD_LIMIT, IN_FLIGHT, OF_MODEL, TOKENS, CHOICES, BLOCKS, LIMITED,
+    RULES,
 ];
 
 /// Values of the label `result` of [`WAKES`].
 const WOKEN: [&str; 2] = ["done", "failed"];
 /// Values of the label `code` of [`RESPONSES`].
 const CODES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+/// Values of the label `direction` of [`TOKENS`].
+const DIRECTIONS: [&str; 2] = ["input", "output"];
+/// Values of the label `source` of [`TOKENS`].
+const SOURCES: [&str; 2] = ["engine", "estimate"];
+/// Values of the label `seen` of [`BLOCKS`].
+const SEEN: [&str; 2] = ["false", "true"];
 /// From a warm answer to the load of a large model.
 const BUCKETS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0, 600.0];
 
@@ -105,10 +152,12 @@ pub enum Refusal {
     broken,
     /// The API server.
     unavailable,
+    /// A limit of the administrator.
+    limited,
 }
 
 impl Refusal {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::invalid,
         Self::unauthenticated,
         Self::not_found,
@@ -117,6 +166,7 @@ impl Refusal {
         Self::not_serving,
         Self::broken,
         Self::unavailable,
+        Self::limited,
     ];
 }
 
@@ -153,6 +203,41 @@ impl From<&Model> for OfModel {
     }
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Tokens {
+    namespace: String,
+    name: String,
+    caller: &'static str,
+    direction: &'static str,
+    source: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Choice {
+    namespace: String,
+    name: String,
+    reason: Reason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Blocks {
+    namespace: String,
+    name: String,
+    seen: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Limited {
+    rule: String,
+    quantity: Quantity,
+    dry_run: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRules {
+    state: &'static str,
+}
+
 type Responses = Family<Response, Counter>;
 type FirstBytes = Family<OfModel, Histogram, fn() -> Histogram>;
 
@@ -167,6 +252,11 @@ pub struct Metrics {
     held_limit: i64,
     in_flight: Arc<AtomicI64>,
     of_models: Family<OfModel, Gauge>,
+    tokens: Family<Tokens, Counter>,
+    choices: Family<Choice, Counter>,
+    blocks: Family<Blocks, Counter>,
+    limited: Family<Limited, Counter>,
+    rules: Family<OfRules, Gauge>,
 }
 
 /// One more in a gauge, until it is dropped.
@@ -209,6 +299,11 @@ impl Metrics {
             held_limit: i64::try_from(largest_held).unwrap_or(i64::MAX),
             in_flight: Arc::default(),
             of_models: Family::default(),
+            tokens: Family::default(),
+            choices: Family::default(),
+            blocks: Family::default(),
+            limited: Family::default(),
+            rules: Family::default(),
         };
         for reason in Refusal::ALL {
             drop(metrics.refused.get_or_create(&Refused { reason }));
@@ -252,9 +347,90 @@ impl Metrics {
                 code,
             });
         }
+        for (direction, source) in DIRECTIONS
+            .into_iter()
+            .flat_map(|one| SOURCES.map(|source| (one, source)))
+        {
+            for caller in Who::CLASSES {
+                self.tokens.remove(&Tokens {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    caller,
+                    direction,
+                    source,
+                });
+            }
+        }
+        for reason in Reason::ALL {
+            self.choices.remove(&Choice {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                reason,
+            });
+        }
+        for seen in SEEN {
+            self.blocks.remove(&Blocks {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                seen,
+            });
+        }
         let of_model = OfModel { namespace, name };
         self.first_byte.remove(&of_model);
         self.of_models.remove(&of_model);
+    }
+
+    /// Counts the tokens of a request, and whether they are estimated.
+    pub fn used(&self, model: &Model, who: &Who, usage: Usage, estimated: bool) {
+        for (direction, tokens) in DIRECTIONS.into_iter().zip([usage.input, usage.output]) {
+            let OfModel { namespace, name } = model.into();
+            let labels = Tokens {
+                namespace,
+                name,
+                caller: who.class(),
+                direction,
+                source: SOURCES[usize::from(estimated)],
+            };
+            self.tokens.get_or_create(&labels).inc_by(tokens);
+        }
+    }
+
+    /// Counts the choice of a replica.
+    pub fn chose(&self, model: &Model, decision: &Decision) {
+        let OfModel { namespace, name } = model.into();
+        let reason = decision.reason;
+        self.choices
+            .get_or_create(&Choice {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                reason,
+            })
+            .inc();
+        let blocks = [decision.blocks - decision.matched, decision.matched];
+        for (seen, blocks) in SEEN.into_iter().zip(blocks).filter(|(_, blocks)| *blocks > 0) {
+            let (namespace, name) = (namespace.clone(), name.clone());
+            let labels = Blocks { namespace, name, seen };
+            let blocks = u64::try_from(blocks).unwrap_or(u64::MAX);
+            self.blocks.get_or_create(&labels).inc_by(blocks);
+        }
+    }
+
+    /// Counts a request beyond a limit.
+    pub fn limited(&self, rule: &str, quantity: Quantity, dry_run: bool) {
+        let labels = Limited {
+            rule: rule.to_owned(),
+            quantity,
+            dry_run: if dry_run { "true" } else { "false" },
+        };
+        self.limited.get_or_create(&labels).inc();
+    }
+
+    /// Sets the numbers of rules: those in force, and those that are skipped.
+    pub fn limit_rules(&self, numbers: [usize; 2]) {
+        for (state, number) in ["active", "skipped"].into_iter().zip(numbers) {
+            let number = i64::try_from(number).unwrap_or(i64::MAX);
+            self.rules.get_or_create(&OfRules { state }).set(number);
+        }
     }
 
     /// Counts a request that no engine answered.
@@ -305,27 +481,34 @@ impl Collector for Scrape {
         HELD.encode(&mut encoder, &gauge(&metrics.held))?;
         HELD_LIMIT.encode(&mut encoder, &ConstGauge::new(metrics.held_limit))?;
         IN_FLIGHT.encode(&mut encoder, &gauge(&metrics.in_flight))?;
-        OF_MODEL.encode(&mut encoder, &metrics.of_models)
+        OF_MODEL.encode(&mut encoder, &metrics.of_models)?;
+        TOKENS.encode(&mut encoder, &metrics.tokens)?;
+        CHOICES.encode(&mut encoder, &metrics.choices)?;
+        BLOCKS.encode(&mut encoder, &metrics.blocks)?;
+        LIMITED.encode(&mut encoder, &metrics.limited)?;
+        RULES.encode(&mut encoder, &metrics.rules)
+    }
+}
+
+#[cfg(test)]
+impl Metrics {
+    /// The text of a scrape.
+    pub(crate) fn scraped(self: &Arc<Self>) -> String {
+        let mut registry = prometheus_client::registry::Registry::default();
+        registry.register_collector(Box::new(Scrape(Arc::clone(self))));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::registry::Registry;
-
     use super::*;
 
     #[test]
     fn status_codes_have_a_class() {
         assert_eq!([100, 200, 404, 599].map(class), ["1xx", "2xx", "4xx", "5xx"]);
-    }
-
-    fn scraped(metrics: &Arc<Metrics>) -> String {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(Scrape(Arc::clone(metrics))));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        text
     }
 
     #[test]
@@ -335,19 +518,39 @@ mod tests {
         let series =
             |number: u8| format!("kubeairunway_gateway_model_requests{{namespace=\"a\",name=\"one\"}} {number}");
         metrics.know(&model);
-        assert!(scraped(&metrics).contains(&series(0)));
+        assert!(metrics.scraped().contains(&series(0)));
         let held = metrics.request(&model);
-        assert!(scraped(&metrics).contains(&series(1)));
+        assert!(metrics.scraped().contains(&series(1)));
+        let key = Who::Key(Arc::default());
+        metrics.used(&model, &key, Usage { input: 7, output: 3 }, true);
+        let decision = Decision {
+            pod: "one-0".into(),
+            reason: Reason::prefix,
+            blocks: 5,
+            matched: 4,
+            in_flight: 0,
+            replicas: 2,
+        };
+        metrics.chose(&model, &decision);
+        let text = metrics.scraped();
+        for series in [
+            "tokens_total{namespace=\"a\",name=\"one\",caller=\"key\",direction=\"output\",source=\"estimate\"} 3",
+            "replica_choices_total{namespace=\"a\",name=\"one\",reason=\"prefix\"} 1",
+            "prompt_blocks_total{namespace=\"a\",name=\"one\",seen=\"true\"} 4",
+        ] {
+            assert!(text.contains(series), "{series}: {text}");
+        }
         metrics.forget("a", "one");
         drop(held);
-        assert!(!scraped(&metrics).contains("model_requests{"));
+        let text = metrics.scraped();
+        assert!(!text.contains("name=\"one\""), "{text}");
     }
 
     #[test]
     fn series_without_a_model_exist_from_the_start() {
         let metrics = Arc::new(Metrics::new(10));
         let held = metrics.hold();
-        let text = scraped(&metrics);
+        let text = metrics.scraped();
         for series in [
             "kubeairunway_gateway_requests_refused_total{reason=\"unavailable\"} 0",
             "kubeairunway_gateway_wakes_total{result=\"failed\"} 0",

@@ -26,6 +26,8 @@ pub struct Model {
     pub served: String,
     /// Whether it serves.
     pub state: State,
+    /// The engine is one of those that report the tokens of a stream if it is requested. Any other may refuse the request.
+    pub reports_usage: bool,
     /// Model of its namespace that gets its requests while that one serves.
     pub stand_in: Option<Name>,
     /// Model of its namespace that it stands in for. Then it is found by its full name only.
@@ -58,6 +60,7 @@ impl Model {
             created: md.creation_timestamp().map_or(0, |time| time.0.as_second()),
             served: served_name(md).unwrap_or(&name).to_owned(),
             state: state(md, &namespace),
+            reports_usage: md.spec.source() != ModelSource::Custom,
             stand_in: named(md, labels::STAND_IN),
             stands_in_for: named(md, labels::STAND_IN_FOR),
             namespace,
@@ -128,6 +131,7 @@ impl Model {
             created: 0,
             served: served.to_owned(),
             state: State::Asleep,
+            reports_usage: true,
             stand_in: None,
             stands_in_for: None,
         }

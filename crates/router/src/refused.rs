@@ -1,10 +1,12 @@
 //! Refused requests, in the form of OpenAI's errors.
 
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use runway_http::refusal;
 
+use crate::limits::Beyond;
 use crate::metrics::Refusal;
+use crate::paths::ENDPOINTS;
 use crate::requested;
 use crate::table::NotOne;
 
@@ -18,6 +20,8 @@ pub struct Refused {
     pub status: StatusCode,
     code: &'static str,
     message: String,
+    /// More headers of the response.
+    headers: Option<Box<HeaderMap>>,
 }
 
 impl Refused {
@@ -27,6 +31,7 @@ impl Refused {
             status,
             code,
             message: message.into(),
+            headers: None,
         }
     }
 
@@ -59,14 +64,29 @@ impl Refused {
 
     /// No such path.
     pub(crate) fn no_route() -> Self {
-        let text = "no such path: use GET /v1/models, or POST /v1/chat/completions, /v1/completions, /v1/embeddings or /v1/responses";
+        let paths = ENDPOINTS.map(|endpoint| endpoint.path).join(", ");
+        let text = format!("no such path: use GET /v1/models, or POST {paths}");
         Self::new(Refusal::invalid, StatusCode::NOT_FOUND, "not_found", text)
     }
 }
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        refusal::openai(self.status, self.code, &self.message)
+        let mut response = refusal::openai(self.status, self.code, &self.message);
+        for (name, value) in self.headers.iter().flat_map(|headers| headers.iter()) {
+            response.headers_mut().insert(name, value.clone());
+        }
+        response
+    }
+}
+
+impl From<Box<Beyond>> for Refused {
+    fn from(beyond: Box<Beyond>) -> Self {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        Self {
+            headers: Some(Box::new(beyond.headers())),
+            ..Self::new(Refusal::limited, status, "rate_limit_exceeded", beyond.message())
+        }
     }
 }
 

@@ -237,6 +237,23 @@ impl Rights {
         Ok(may.then_some(model))
     }
 
+    /// Whether a caller may see which pod of a model answers: a user of the cluster who may get the pods of its namespace.
+    ///
+    /// # Errors
+    /// The cluster does not answer.
+    pub async fn may_see_pods(&self, who: &Who, model: &Model) -> Result<bool, Error> {
+        let Who::Cluster(caller) = who else { return Ok(false) };
+        let action = Action {
+            verb: "get",
+            group: "",
+            resource: "pods",
+            subresource: "",
+            namespace: &model.namespace,
+            name: "",
+        };
+        self.callers.may(caller, &action).await
+    }
+
     async fn may(&self, caller: &Caller, namespace: &str, name: &str) -> Result<bool, Error> {
         let action = Action {
             verb: "get",

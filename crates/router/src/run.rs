@@ -13,6 +13,7 @@ use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
 use runway_operator::scope::ScopeArgs;
+use runway_operator::services::ServicePort;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::addresses::Addresses;
 use crate::engine::{Engines, Lookup};
+use crate::limits::{self as router_limits, Routers};
 use crate::metrics::{Metrics, Scrape};
 use crate::models::Models;
 use crate::names::Names;
@@ -32,6 +34,8 @@ const MIB: usize = 1024 * 1024;
 /// Time before the end of the drain at which held requests are answered.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
+/// Port of the router's own Service: HTTPS, and HTTP with `--plain-http`, lead to the same pods.
+const PORT: u16 = 443;
 /// Audience of tokens by default.
 pub const AUDIENCE: &str = labels::ROUTER_MANAGER;
 
@@ -53,6 +57,16 @@ pub struct Args {
     /// Folder with the keys of callers that have no token, one file for each caller
     #[arg(long, value_name = "DIR", default_value = "/etc/kubeairunway/gateway-keys")]
     pub keys_dir: PathBuf,
+    /// File with the limits of requests and tokens. If it does not exist, there are none
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/kubeairunway/router-limits/limits.yaml"
+    )]
+    pub limits: PathBuf,
+    /// Number of routers, each of which has its share of the limits. If omitted, the ready pods of the Service kubeairunway-gateway
+    #[arg(long, value_name = "N")]
+    pub routers: Option<u64>,
     /// Interval at which the right of a caller to a response in progress is checked again, such as 1m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub check_rights_every: Duration,
@@ -176,6 +190,7 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     };
     supervise("the watch of ModelDeployments", Box::pin(following));
     supervise("keys", Box::pin(Arc::clone(&api.rights).follow()));
+    supervise("limits", Box::pin(Arc::clone(&api.limits).follow()));
     let stop_accepting = CancellationToken::new();
     tokio::spawn({
         let (shutdown, stop_accepting) = (shutdown.clone(), stop_accepting.clone());
@@ -196,24 +211,47 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
         drain: args.drain,
         ..Limits::ROUTER
     };
-    let of_bodies = server::Limits {
+    let sizes = server::Sizes {
         body: args.largest_body,
         // Half of it for one tenant.
         bodies: (args.memory * MIB).max(2 * args.largest_body),
     };
-    let router = Audit::layer(audit, server::router(api, of_bodies));
+    let router = Audit::layer(audit, server::router(api, sizes));
     runway_http::serve(listener, tls, router, limits, stop_accepting).await;
     ended.cancel();
     process.leadership.step_down().await;
     Ok(())
 }
 
+/// Counts the routers of this installation. Outside of a cluster, and with Services that are not watched, there is one.
+fn routers(args: &Args, lookup: Lookup) -> Routers {
+    let own = args
+        .listen
+        .tls_namespace
+        .parse()
+        .ok()
+        .zip(labels::ROUTER_MANAGER.parse().ok());
+    let own = own.map(|(namespace, service)| ServicePort {
+        namespace,
+        service,
+        port: PORT,
+    });
+    let given = args.routers;
+    Box::new(move || {
+        let counted = || u64::try_from(lookup(own.as_ref()?).ok()?.all.len()).ok();
+        given.or_else(counted).unwrap_or(1)
+    })
+}
+
 fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, closing: CancellationToken) -> Api {
     let options = runway_callers::Options::of_audiences(&args.token_audiences);
     let callers = Callers::new(process.client.clone(), options);
     let models = Models::default();
+    let routers = routers(args, Arc::clone(&lookup));
+    let limits = router_limits::Limits::new(args.limits.clone(), routers, Arc::clone(&metrics));
     Api {
         rights: Arc::new(Rights::new(callers, args.keys_dir.clone())),
+        limits: Arc::new(limits),
         serving: Serving {
             scaler: Scaler::new(process.client.clone(), models.clone(), Arc::clone(&metrics)),
             models,

@@ -1,33 +1,36 @@
-//! The HTTP API, in the form of OpenAI's.
+//! The HTTP API, in the form of OpenAI's and Anthropic's.
 //!
 //! | request | what |
 //! |---|---|
 //! | `GET /v1/models`, `GET /v1/models/ID` | the models that the caller may use |
-//! | `POST /v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/responses` | passed on to the engine of the model |
+//! | `POST` to one of [`paths::ENDPOINTS`] | passed on to the engine of the model |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Extension, Path, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
-use http_body_util::Full;
 use runway_callers::places::{Place, Places};
 use runway_callers::tenant::Tenant;
 use runway_http::body::Holding;
-use runway_http::{Budget, Form, Owner, Turn};
-use runway_operator::audit::{self, Operation};
+use runway_http::{Budget, Form, Owner, Turn, refusal};
+use runway_operator::audit::{self, Operation, Served, UntilEnd};
 use runway_operator::trace::Traces;
 use serde_json::json;
 
 use crate::engine;
+use crate::limits::{Admitted, Limits};
+use crate::metered::{Count, Metered};
 use crate::metrics::Metrics;
 use crate::model::Model;
+use crate::paths::{self, Endpoint};
 use crate::refused::Refused;
 use crate::requested::Requested;
 use crate::revocable::Revocable;
@@ -35,25 +38,27 @@ use crate::rights::{Rights, Who};
 use crate::serving::Serving;
 use crate::spans::Span;
 use crate::table::{self, Listed};
+use crate::usage::Usage;
 
-/// Paths that are passed on to engines.
-const PASSED_ON: [&str; 4] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/embeddings",
-    "/v1/responses",
-];
 /// Bytes of each body that are always received.
 const ALWAYS: usize = 4 * 1024;
 /// Longest time for which a client may send a body.
 const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
 
+/// Header with the key of a caller, in Anthropic's API.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Header of a request that shows the choice of the replica in [`CHOICE`].
+const EXPLAIN: HeaderName = HeaderName::from_static("x-kubeairunway-explain");
+/// Header of a response with the choice of the replica.
+const CHOICE: HeaderName = HeaderName::from_static("x-kubeairunway-choice");
+
 /// Kind of the objects that requests are about.
 const KIND: &str = "ModelDeployment";
 
-/// Limits of requests.
+/// Sizes of requests.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct Sizes {
     /// Bytes of a body.
     pub body: usize,
     /// Memory of all bodies, without the first 4 KiB of each. One tenant has at most half of what others leave.
@@ -66,6 +71,8 @@ pub struct Api {
     pub rights: Arc<Rights>,
     /// Models and engines.
     pub serving: Serving,
+    /// Limits of requests and tokens.
+    pub limits: Arc<Limits>,
     /// Places for requests.
     pub places: Places<Tenant>,
     /// Places for requests to one model, which may hang.
@@ -81,18 +88,18 @@ pub struct Api {
 type Result<T = Response> = std::result::Result<T, Refused>;
 
 /// The routes.
-pub fn router(api: Arc<Api>, limits: Limits) -> Router {
+pub fn router(api: Arc<Api>, sizes: Sizes) -> Router {
     let budget = Budget {
-        body: limits.body,
+        body: sizes.body,
         always: ALWAYS,
-        received: limits.bodies,
-        worked_on: limits.bodies,
+        received: sizes.bodies,
+        worked_on: sizes.bodies,
         patience: RECEIVED_WITHIN,
         form: Form::OpenAi,
     };
-    let passed_on = PASSED_ON
-        .into_iter()
-        .fold(Router::new(), |router, path| router.route(path, post(pass_on)));
+    let passed_on = paths::ENDPOINTS.into_iter().fold(Router::new(), |router, endpoint| {
+        router.route(endpoint.path, post(pass_on))
+    });
     let models = Router::new()
         .route("/v1/models", get(list))
         .route("/v1/models/{*id}", get(show))
@@ -104,6 +111,18 @@ pub fn router(api: Arc<Api>, limits: Limits) -> Router {
         .hold(passed_on.with_state(Arc::clone(&api)))
         .merge(models.with_state(Arc::clone(&api)))
         .layer(from_fn_with_state(api, admit))
+        .layer(from_fn(in_form_of_its_api))
+}
+
+/// Gives refusals the form of the API that the path belongs to.
+async fn in_form_of_its_api(request: Request, next: Next) -> Response {
+    let is_anthropic = paths::is_anthropic(request.uri().path());
+    let response = next.run(request).await;
+    if is_anthropic {
+        refusal::as_anthropic(response)
+    } else {
+        response
+    }
 }
 
 /// Action and object of a request, for the audit log.
@@ -118,6 +137,7 @@ pub fn describe(method: &Method, _: &str) -> Option<Operation> {
 /// Identifies the caller, and takes a place for the request until the last byte of its response.
 async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
+    take_key(&mut parts.headers);
     let admitted = async {
         let who = api.rights.identify(&parts).await?;
         let too_many = || Refused::busy("your tenant has too many requests in flight, or the router has; try again");
@@ -135,6 +155,17 @@ async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
             response.map(|body| Body::new(Holding::new(body, taken)))
         }
         Err(refused) => api.refusal(refused),
+    }
+}
+
+/// Anthropic's clients send their key in a header of their own.
+fn take_key(headers: &mut HeaderMap) {
+    let key = headers
+        .remove(X_API_KEY)
+        .filter(|_| !headers.contains_key(AUTHORIZATION));
+    let bearer = key.and_then(|key| HeaderValue::from_bytes(&[b"Bearer ", key.as_bytes()].concat()).ok());
+    if let Some(bearer) = bearer {
+        headers.insert(AUTHORIZATION, bearer);
     }
 }
 
@@ -168,28 +199,35 @@ async fn pass_on(
     body: Bytes,
 ) -> Response {
     let begun = Instant::now();
-    let path = PASSED_ON.into_iter().find(|path| *path == uri.path());
-    let mut span = Span::of_request(&api.traces, path.unwrap_or_default(), &headers);
+    let endpoint = Endpoint::at(uri.path());
+    let mut span = Span::of_request(&api.traces, endpoint.map_or("", |endpoint| endpoint.path), &headers);
     let mut forwarded = engine::forwarded(&headers);
-    drop((uri, headers));
-    let passed_on = async {
-        let path = path.ok_or_else(Refused::no_route)?;
-        let requested = Requested::read(&body)?;
+    let line = audit::until_end();
+    // On the heap once, and not in the future of each layer around it.
+    let passed_on = Box::pin(async {
+        let endpoint = endpoint.ok_or_else(Refused::no_route)?;
+        let requested = Requested::read(endpoint, &headers, &body)?;
+        let explains = headers.contains_key(EXPLAIN);
+        drop((uri, headers));
         audit::object(KIND, "", &requested.model);
         turn.end();
         let model = Box::pin(api.choose(&who, &requested.model)).await?;
         audit::object(KIND, &model.namespace, &model.name);
         span.model(&model);
+        let admitted = api.limits.admit(&who, &model, requested.estimated_tokens)?;
         let place = api.place_at(&model)?;
         let counted = (place, api.metrics.request(&model));
         let connecting = span.within("connect");
-        let ready = api.serving.connect(&model).await?;
+        let ready = api.serving.connect(&model, &requested.prompt).await?;
         drop(connecting);
-        let renamed = Full::new(requested.renamed(&body, &ready.name));
+        let adds_usage = requested.lacks_usage() && model.reports_usage;
+        let renamed = requested.renamed(&body, &ready.name, adds_usage);
         drop(body);
         let at_engine = span.within("engine");
         at_engine.forward(&mut forwarded);
-        let request = ready.connection.request(Method::POST, path, forwarded, renamed);
+        let request = ready
+            .connection
+            .request(Method::POST, endpoint.at_engine, forwarded, renamed);
         let answer = Box::pin(ready.connection.send(request)).await;
         let answer =
             answer.map_err(|error| Refused::broken(format!("{error}; the request may have been processed")))?;
@@ -198,21 +236,76 @@ async fn pass_on(
         if answer.status() == StatusCode::NOT_FOUND {
             api.serving.names.forget(&ready.uid);
         }
+        let decision = answer.body().decision().clone();
+        api.metrics.chose(&model, &decision);
+        let (mut parts, body) = answer.into_parts();
+        if explains && Box::pin(api.rights.may_see_pods(&who, &model)).await? {
+            let choice = HeaderValue::try_from(decision.to_string()).ok();
+            parts.headers.extend(choice.map(|choice| (CHOICE, choice)));
+        }
+        parts.headers.extend(admitted.headers());
+        let settled = Settled {
+            metrics: Arc::clone(&api.metrics),
+            admitted,
+            line,
+            who: who.clone(),
+            model: Arc::clone(&model),
+            estimated: requested.estimated_tokens,
+            is_success: parts.status.is_success(),
+        };
+        let metered = Metered::new(&parts.headers, body, adds_usage, |count| settled.settle(count));
+        if metered.removes_events() {
+            parts.headers.remove(CONTENT_LENGTH);
+        }
         let lost = Arc::clone(&api.rights).lost(who, model, api.check_rights_every);
-        Ok((answer, lost, counted, at_engine))
-    };
+        let body = Revocable::new(endpoint.path, &parts.headers, metered, lost);
+        Ok((Response::from_parts(parts, body), counted, at_engine))
+    });
     match passed_on.await {
-        Ok((answer, lost, counted, at_engine)) => {
+        Ok((answer, counted, at_engine)) => {
             span.responded(answer.status());
             // Until the last byte.
             let held = (counted, at_engine, span);
-            let (parts, body) = answer.into_parts();
-            let body = Revocable::new(&parts.headers, body, lost);
-            Response::from_parts(parts, Body::new(Holding::new(body, held)))
+            answer.map(|body| Body::new(Holding::new(body, held)))
         }
         Err(refused) => {
             span.refused(&refused);
             api.refusal(refused)
+        }
+    }
+}
+
+/// What is done at the end of a response.
+struct Settled {
+    metrics: Arc<Metrics>,
+    admitted: Admitted,
+    line: Option<UntilEnd>,
+    who: Who,
+    model: Arc<Model>,
+    /// Tokens of the prompt, by its length.
+    estimated: u64,
+    is_success: bool,
+}
+
+impl Settled {
+    /// Counts the tokens. Without a report of the engine, an answer that was paid for counts by what is known: the length of its
+    /// prompt, and the parts of its response.
+    fn settle(self, count: Count) {
+        let is_estimated = count.usage.is_none() && self.is_success;
+        let estimate = Usage {
+            input: if is_estimated { self.estimated } else { 0 },
+            output: count.parts,
+        };
+        let usage = count.usage.unwrap_or(estimate);
+        self.admitted.end(usage.input.saturating_add(usage.output));
+        self.metrics.used(&self.model, &self.who, usage, is_estimated);
+        if let Some(line) = self.line {
+            line.ended(Served {
+                end: count.end.as_str(),
+                input_tokens: usage.input,
+                output_tokens: usage.output,
+                estimated: is_estimated,
+            });
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::metrics::{Counted, Metrics};
 use crate::model::{Model, State};
 use crate::models::Models;
 use crate::names::Names;
+use crate::prompt::Prompt;
 use crate::refused::Refused;
 use crate::scale::{AGAIN, Scaler};
 use crate::table::{self, Key, NotOne};
@@ -72,7 +73,7 @@ impl Serving {
     ///
     /// # Errors
     /// The model is gone or has failed, does not serve in time, or too many requests are held.
-    pub async fn connect(&self, model: &Model) -> Result<Ready, Refused> {
+    pub async fn connect(&self, model: &Model, prompt: &Prompt) -> Result<Ready, Refused> {
         let key = table::key(model);
         let deadline = Instant::now() + self.longest_hold;
         let mut news = self.models.watch(&key);
@@ -95,7 +96,7 @@ impl Serving {
             };
             let mut obstacle = String::new();
             for (model, at) in &engines {
-                match Box::pin(self.open(model, at)).await {
+                match Box::pin(self.open(model, at, prompt)).await {
                     Ok(ready) => return Ok(ready),
                     // Not of the stand-in: it comes before its model.
                     Err(error @ engine::Error::NotPods(..)) if key == table::key(model) => {
@@ -160,9 +161,9 @@ impl Serving {
         }
     }
 
-    async fn open(&self, model: &Model, at: &ServicePort) -> Result<Ready, engine::Error> {
+    async fn open(&self, model: &Model, at: &ServicePort, prompt: &Prompt) -> Result<Ready, engine::Error> {
         let name = self.names.of(model, at, &self.engines).await?;
-        let connection = self.engines.connect(at).await?;
+        let connection = self.engines.connect(at, prompt).await?;
         Ok(Ready {
             connection,
             uid: model.uid.clone(),
@@ -280,7 +281,7 @@ mod tests {
         };
         let asleep = serving.models.all().remove(0);
         let begun = Instant::now();
-        let refused = format!("{:?}", serving.connect(&asleep).await.err());
+        let refused = format!("{:?}", serving.connect(&asleep, &Prompt::default()).await.err());
         assert!(refused.contains("is being woken"), "{refused}");
         assert!(begun.elapsed() >= serving.longest_hold);
         assert_eq!(writes.load(Ordering::SeqCst), 3);

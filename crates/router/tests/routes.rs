@@ -421,7 +421,7 @@ async fn example_of_the_page_works() -> Result<()> {
     bed.0
         .apply(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "infra" } }))
         .await?;
-    let (_, section) = PAGE.split_once("## A Gateway of the cluster").context("the section")?;
+    let (_, section) = PAGE.split_once("# A Gateway of the cluster").context("the section")?;
     let blocks = section.split("```yaml\n").skip(1);
     let blocks: Vec<&str> = blocks.filter_map(|block| block.split("```").next()).collect();
     ensure!(blocks.len() == 2, "{blocks:?}");

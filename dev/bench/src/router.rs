@@ -2,6 +2,7 @@
 //! adds time to a request and to a part of a stream, and takes some of the engine's rate. Also a cold request, and the router at
 //! rest and with many held requests.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,6 +12,9 @@ use kube::CustomResourceExt as _;
 use runway_api::ModelDeployment;
 use runway_dev_cluster as cluster;
 use runway_dev_support::{record, step};
+use runway_operator::services::ServicePort;
+use runway_router::balance::{Balancer, Replica, Replicas};
+use runway_router::prompt::Prompt;
 use runway_testbed::engine::LlamaServer;
 use runway_testbed::traffic::client::{Answer, Connection, chat};
 use runway_testbed::traffic::held::Held;
@@ -49,8 +53,15 @@ pub(super) struct Args {
 const BLOCK: usize = 100;
 /// Parts of a stream, and the time between two of them: 100 tokens a second.
 const STREAM: [&str; 2] = ["--parts=200", "--pause=10ms"];
-/// Clients that measure a rate, each with one request at a time.
-const CLIENTS: usize = 8;
+/// Clients that measure the rate of the test engine, and of llama-server, which has a thread for each; each with one request at a
+/// time.
+const CLIENTS: [usize; 2] = [32, 8];
+/// Replicas and bytes of a prompt, where the choice of a replica is measured, and choices.
+const REPLICAS: u8 = 16;
+const PROMPT: usize = 4096;
+const CHOICES: usize = 20_000;
+/// Requests in flight meanwhile.
+const IN_FLIGHT: usize = 64;
 /// The router holds no more, unless an argument raises it.
 const LARGEST_HELD: usize = 10_000;
 /// Models of the test engine, of llama-server, and of no engine.
@@ -102,12 +113,11 @@ async fn measure(bed: &Bed, programs: &Programs, args: &Args) -> Result<Vec<Row>
     step("rate of llama-server");
     rows.extend(rate_of_llama_server(bed, &router, args.seconds).await?);
     step("rate of the test engine");
-    let rate = rate(ways, args.seconds).await?;
-    rows.push(Row::new(
-        "rate with a one-token answer, % of the test engine's own",
-        rate,
-        0,
-    ));
+    let rate = rate(ways, CLIENTS[0], args.seconds).await?;
+    let row = Row::new("rate with a one-token answer, % of the test engine's own", rate, 0);
+    rows.push(row.goal(Limit::AtLeast(60.0)));
+    step(&format!("{CHOICES} choices of a replica"));
+    rows.push(choices()?);
     step(&format!("{} cold requests", args.cold));
     rows.extend(cold(&model, ways[1], args.cold).await?);
     Ok(rows)
@@ -237,7 +247,7 @@ async fn warm(ways: [Way; 2], blocks: usize) -> Result<[Row; 2]> {
         }
         Ok(times)
     };
-    added("added to a warm request", &in_turn(ways, blocks, timed).await?, 1.0)
+    added("added to a warm request", &in_turn(ways, blocks, timed).await?, 0.4)
 }
 
 /// Time of each part of a stream from the engine to the client, by the clock of the machine.
@@ -267,16 +277,16 @@ async fn rate_of_llama_server(bed: &Bed, router: &Router, seconds: u64) -> Resul
     let running = server.start(LLAMA, &["--parallel", "4", "--threads", "1"]).await?;
     bed.model(NAMESPACE, LLAMA, LLAMA, 1).await?;
     bed.serves(NAMESPACE, LLAMA, running.address().port()).await?;
-    let rate = rate(ways(LLAMA, running.address(), router), seconds).await?;
+    let rate = rate(ways(LLAMA, running.address(), router), CLIENTS[1], seconds).await?;
     let row = Row::new("rate with a one-token answer, % of llama-server's own", rate, 0);
     Ok(Some(row.goal(Limit::AtLeast(80.0))))
 }
 
 /// Rate through the router, in percent of the engine's own.
-async fn rate(ways: [Way; 2], seconds: u64) -> Result<f64> {
+async fn rate(ways: [Way; 2], clients: usize, seconds: u64) -> Result<f64> {
     let rate = async |way: Way| {
         let until = Instant::now() + Duration::from_secs(seconds);
-        let clients = (0..CLIENTS).map(async |_| {
+        let clients = (0..clients).map(async |_| {
             let mut connection = Connection::open(way.address).await?;
             let mut answered = 0_usize;
             while Instant::now() < until {
@@ -295,6 +305,44 @@ async fn rate(ways: [Way; 2], seconds: u64) -> Result<f64> {
     };
     let [direct, routed] = in_turn(ways, 2, rate).await?;
     Ok(100.0 * routed.iter().sum::<f64>() / direct.iter().sum::<f64>())
+}
+
+/// Time to read the blocks of a prompt and to choose a replica. Every second prompt was seen before.
+fn choices() -> Result<Row> {
+    let at = ServicePort {
+        namespace: NAMESPACE.parse()?,
+        service: TEST.parse()?,
+        port: 8000,
+    };
+    let replicas = Replicas {
+        all: (0..REPLICAS)
+            .map(|number| Replica {
+                pod: format!("{TEST}-{number}").into(),
+                address: SocketAddr::from(([10, 0, 0, number], 8000)),
+            })
+            .collect(),
+        are_engines: true,
+    };
+    let balancer = Balancer::default();
+    let (mut times, mut in_flight) = (Vec::new(), VecDeque::new());
+    for number in 0..CHOICES {
+        let text = format!("{} ", number / 2).repeat(PROMPT);
+        let replicas = replicas.clone();
+        let begun = Instant::now();
+        let prompt = Prompt::of(TEST, [&text.as_bytes()[..PROMPT]]);
+        let chosen = balancer.choose(&at, replicas, &prompt, &[], begun.into());
+        times.push(1000.0 * milliseconds(begun.elapsed()));
+        in_flight.push_back(chosen.context("no replica was chosen")?);
+        if in_flight.len() > IN_FLIGHT {
+            in_flight.pop_front();
+        }
+    }
+    let p95 = quantile(&times, 0.95).context("nothing was measured")?;
+    let what = format!(
+        "choice of one of {REPLICAS} replicas for a prompt of {} KiB, p95, µs",
+        PROMPT / 1024
+    );
+    Ok(Row::new(what, p95, 0).goal(Limit::AtMost(50.0)))
 }
 
 /// Time of a request to a model with zero replicas, without the start of its engine.

@@ -397,14 +397,18 @@ fn arguments(component: &Component) -> &'static str {
 
 fn about(component: &Component) -> String {
     match component.name.as_str() {
-        console::NAME => "The web console, where users sign in. It has one pod, since sessions are in its memory".to_owned(),
-        gateway::NAME => {
-            "The front door of Asya (docs/how-to/asya-gateway.md). It has one pod, since its jobs are on a volume".to_owned()
+        console::NAME => {
+            "The web console, where users sign in. It has one pod, since sessions are in its memory".to_owned()
         }
-        router::NAME => "The model router (docs/how-to/gateway.md): one OpenAI-compatible address for all models".to_owned(),
-        routes::NAME => {
-            "The controller of HTTPRoutes (docs/how-to/gateway.md#a-gateway-of-the-cluster): models at a Gateway of the cluster"
+        gateway::NAME => {
+            "The front door of Asya (docs/how-to/asya-gateway.md). It has one pod, since its jobs are on a volume"
                 .to_owned()
+        }
+        router::NAME => {
+            "The model router (docs/how-to/router.md): one OpenAI-compatible address for all models".to_owned()
+        }
+        routes::NAME => {
+            "The controller of HTTPRoutes (docs/how-to/gateway.md): models at a Gateway of the cluster".to_owned()
         }
         name => format!("{name} and its pods"),
     }
