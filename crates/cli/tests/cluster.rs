@@ -1,19 +1,22 @@
 //! The commands that look, against a real API server: what they show, and what they say when they cannot.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Output;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use std::process::{Output, Stdio};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, ObjectMeta};
 use kube::{Api, Client, Resource, ResourceExt};
 use runway_api::{AsyncActor, InferenceProviderConfig, LlamaStackDistribution, ModelDeployment};
 use runway_client::documents::Documents;
 use runway_client::render::{Options, Show, render};
 use runway_provider_kaito::INFERENCE_SET;
+use runway_testbed::audit::{self, Count};
 use runway_testbed::{ControlPlane, PATIENCE, crds, eventually};
 use serde_json::json;
 
@@ -97,6 +100,7 @@ async fn objects_of_a_cluster_are_shown() -> Result<()> {
     let outside = run(&admin, &["controller", "status"]).await?;
     expect(&outside, 1, "but controllers outside of it")?;
     used_like_kubectl(&admin, &client, &cluster.dir).await?;
+    actors_watched(&cluster, &client).await?;
 
     // What a cluster gives is what the commands take as a file.
     let saved = cluster.dir.join("saved.yaml");
@@ -131,7 +135,7 @@ async fn controllers_are_missing(kubeconfig: &Path, client: &Client) -> Result<(
         1,
         "1 of kind LlamaStackDistribution still exist: default/early. Delete them first",
     )?;
-    stacks.delete("early", &kube::api::DeleteParams::default()).await?;
+    stacks.delete("early", &DeleteParams::default()).await?;
     Ok(())
 }
 
@@ -322,25 +326,75 @@ async fn used_like_kubectl(kubeconfig: &Path, client: &Client, folder: &Path) ->
     watched_and_deleted(kubeconfig, folder).await
 }
 
-async fn watched_and_deleted(kubeconfig: &Path, folder: &Path) -> Result<()> {
-    let mut watch = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubeairunway"))
-        .args(["get", "-w", "-l", "team=a", "--kubeconfig"])
-        .arg(kubeconfig)
-        .stdout(std::process::Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    let mut lines = BufReader::new(watch.stdout.take().context("no stdout")?).lines();
-    let mut next = async || {
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await??;
-        line.context("the watch has ended")
-    };
-    for start in ["NAME", "second", "third"] {
-        let line = next().await?;
+/// Output of `get --watch`, line by line.
+struct Watch {
+    lines: Lines<BufReader<ChildStdout>>,
+    // Ends the command.
+    _child: Child,
+}
+
+impl Watch {
+    fn start(kubeconfig: &Path, args: &[&str]) -> Result<Self> {
+        let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_kubeairunway"))
+            .args(["get", "-w", "--kubeconfig"])
+            .arg(kubeconfig)
+            .args(args)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        Ok(Self {
+            lines: BufReader::new(child.stdout.take().context("no stdout")?).lines(),
+            _child: child,
+        })
+    }
+
+    /// The next line, which starts with `start`.
+    async fn line(&mut self, start: &str) -> Result<String> {
+        let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await??;
+        let line = line.context("the watch has ended")?;
         ensure!(line.starts_with(start), "{line}");
+        Ok(line)
+    }
+}
+
+/// Each change of an actor is one line, and all lines together are one list and one watch.
+async fn actors_watched(cluster: &ControlPlane, client: &Client) -> Result<()> {
+    const CHANGES: usize = 3;
+    let actors: Api<AsyncActor> = Api::default_namespaced(client.clone());
+    let user = "watcher";
+    let kubeconfig = cluster.kubeconfig(user, &["system:masters"])?;
+    let (log, params) = (cluster.audit().await?, PatchParams::default());
+    let mark = log.mark().await?;
+    let mut watch = Watch::start(&kubeconfig, &["asya"])?;
+    watch.line("NAME").await?;
+    watch.line("embed").await?;
+    for replicas in 1..=CHANGES {
+        let change = json!({ "spec": { "scaling": { "maxReplicas": replicas } } });
+        actors.patch("embed", &params, &Patch::Merge(change)).await?;
+        watch.line("embed").await?;
+    }
+    actors.delete("embed", &DeleteParams::default()).await?;
+    watch.line("embed").await?;
+    let requests = audit::of_user(&log.since(mark).await?, user);
+    let counts = audit::by_resource(&requests);
+    let once = Count {
+        read: 1,
+        write: 0,
+        watch: 1,
+    };
+    let wanted = BTreeMap::from([("asyncactors.asya.sh".to_owned(), once)]);
+    ensure!(counts == wanted, "{counts:?}");
+    Ok(())
+}
+
+async fn watched_and_deleted(kubeconfig: &Path, folder: &Path) -> Result<()> {
+    let mut watch = Watch::start(kubeconfig, &["-l", "team=a"])?;
+    for start in ["NAME", "second", "third"] {
+        watch.line(start).await?;
     }
     expect(&run(kubeconfig, &["pause", "third"]).await?, 0, "paused")?;
-    let line = next().await?;
-    ensure!(line.starts_with("third") && line.contains("(paused)"), "{line}");
+    let line = watch.line("third").await?;
+    ensure!(line.contains("(paused)"), "{line}");
     drop(watch);
 
     let file = folder.join("objects.yaml").to_string_lossy().into_owned();

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use runway_api::{AsyncActor, Name, Namespace};
-use runway_client::cluster::{Cluster, RowObject};
+use runway_client::cluster::{Cluster, RowObject, labelled};
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::documents::typed;
 use runway_client::jsonpath::Template;
@@ -214,7 +214,7 @@ pub async fn get(args: &GetArgs, client: &ClientArgs, stdin: &mut dyn Read) -> R
             requested.kind,
             namespace,
             requested.name.as_ref(),
-            labels,
+            &labelled(labels),
             RowObject::Whole,
         )
         .await

@@ -1,13 +1,15 @@
 //! `get --watch`: the list, then a line for each object that changes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::{TryStreamExt, pin_mut};
 use kube::ResourceExt;
+use kube::api::{ListParams, WatchEvent};
 use kube::core::DynamicObject;
 use kube::runtime::watcher::{self, Event, watcher};
 use runway_api::{ModelDeployment, Namespace};
-use runway_client::cluster::{Cluster, RowObject};
+use runway_client::cluster::{Cluster, RowObject, labelled};
 use runway_client::documents::typed;
 use runway_client::get;
 use runway_client::target::Kind;
@@ -15,9 +17,12 @@ use runway_operator::client::ClientArgs;
 use serde_json::{Value, json};
 
 use super::Error;
-use super::look::{GetArgs, Requested, requested};
+use super::look::{GetArgs, requested};
 use crate::answer::{self, Answer};
 use crate::terminal::print;
+
+/// Time between a failed request and the next one.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Namespace and name.
 type Key = (Option<String>, String);
@@ -32,12 +37,20 @@ pub async fn watch(args: &GetArgs, client: &ClientArgs) -> Result<Answer, answer
     let here = args.place.namespace.as_ref().unwrap_or(&cluster.namespace);
     let namespace = Some(here).filter(|_| !args.all_namespaces && requested.kind.is_namespaced());
     let labels = args.selector.as_deref();
+    let fields = requested.name.as_ref().map(|name| format!("metadata.name={name}"));
+    if requested.kind != Kind::ModelDeployment && (args.output.is_none() || args.is_wide()) {
+        let selected = ListParams {
+            field_selector: fields,
+            ..labelled(labels)
+        };
+        return table_of_server(args, &cluster, requested.kind, namespace, &selected).await;
+    }
     // A watch retries after every error; the list reports what may not be read.
     let list = cluster.selected(requested.kind, namespace, labels).await;
     list.map_err(Error::from)?;
     let config = watcher::Config {
         label_selector: labels.map(str::to_owned),
-        field_selector: requested.name.as_ref().map(|name| format!("metadata.name={name}")),
+        field_selector: fields,
         ..watcher::Config::default()
     };
     let events = watcher(cluster.api(requested.kind, namespace), config);
@@ -50,7 +63,7 @@ pub async fn watch(args: &GetArgs, client: &ClientArgs) -> Result<Answer, answer
             Ok(None) => return Ok(Answer::default()),
             // The next call lists again.
             Err(_) => {
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                tokio::time::sleep(RETRY).await;
                 continue;
             }
         };
@@ -83,17 +96,10 @@ pub async fn watch(args: &GetArgs, client: &ClientArgs) -> Result<Answer, answer
                 output.written(requested.kind, &all, requested.name.is_some())?
             }
             _ => {
-                let (keys, lines) = match requested.kind {
-                    Kind::ModelDeployment => deployments(args, &seen, namespace.is_none()),
-                    _ => of_server(args, requested, &cluster, namespace).await?,
-                };
+                let rows = deployments(args, &seen, namespace.is_none());
                 match &changed {
-                    None => lines.concat(),
-                    Some(object) => {
-                        let at = keys.iter().position(|known| *known == key(object));
-                        // The header is first.
-                        at.and_then(|at| lines.get(at + 1).cloned()).unwrap_or_default()
-                    }
+                    None => rows.1.concat(),
+                    Some(object) => line_of(&rows, &key(object)),
                 }
             }
         };
@@ -126,32 +132,104 @@ fn deployments(args: &GetArgs, seen: &BTreeMap<Key, DynamicObject>, namespaces: 
     )
 }
 
-/// The server itself makes the tables of other kinds.
-async fn of_server(
+/// Line of an object, without the header.
+fn line_of((keys, lines): &Rows, key: &Key) -> String {
+    let at = keys.iter().position(|known| known == key);
+    at.and_then(|at| lines.get(at + 1).cloned()).unwrap_or_default()
+}
+
+/// Tables of other kinds, which the server makes: the list, then the row in each event of a watch. The list is repeated when a watch ends.
+async fn table_of_server(
     args: &GetArgs,
-    requested: &Requested,
     cluster: &Cluster,
+    kind: Kind,
     namespace: Option<&Namespace>,
-) -> Result<Rows, Error> {
-    let table = cluster
-        .table(
-            requested.kind,
-            namespace,
-            None,
-            args.selector.as_deref(),
-            RowObject::Metadata,
-        )
-        .await?;
-    let key = |row: &Value| {
-        let text = |name: &str| row["object"]["metadata"][name].as_str().map(str::to_owned);
-        (text("namespace"), text("name").unwrap_or_default())
-    };
-    let keys = table["rows"].as_array().map(|rows| rows.iter().map(key).collect());
-    let everywhere = namespace.is_none() && requested.kind.is_namespaced();
-    Ok((
-        keys.unwrap_or_default(),
-        lines(&get::server_table(&table, args.is_wide(), everywhere)),
-    ))
+    selected: &ListParams,
+) -> Result<Answer, answer::Error> {
+    let mut seen = None::<ServerTable>;
+    loop {
+        let list = cluster.table(kind, namespace, None, selected, RowObject::Metadata);
+        let listed = match (list.await, &seen) {
+            (Ok(listed), _) => listed,
+            (Err(error), None) => return Err(Error::from(error).into()),
+            (Err(_), Some(_)) => {
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        let mut table = ServerTable {
+            columns: listed["columnDefinitions"].clone(),
+            rows: ServerTable::rows(&listed).collect(),
+            wide: args.is_wide(),
+            namespaces: namespace.is_none() && kind.is_namespaced(),
+        };
+        let text = match &seen {
+            None => table.lines().1.concat(),
+            Some(before) => table.lines_since(before),
+        };
+        if !print(text.as_bytes()) {
+            return Ok(Answer::default());
+        }
+        let version = listed["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        if let Ok(events) = cluster.table_events(kind, namespace, selected, version).await {
+            pin_mut!(events);
+            while let Ok(Some(event)) = events.try_next().await {
+                let (changed, gone) = match event {
+                    WatchEvent::Added(changed) | WatchEvent::Modified(changed) => (changed, false),
+                    WatchEvent::Deleted(changed) => (changed, true),
+                    WatchEvent::Bookmark(_) => continue,
+                    WatchEvent::Error(_) => break,
+                };
+                for (key, row) in ServerTable::rows(&changed) {
+                    table.rows.insert(key.clone(), row);
+                    let line = line_of(&table.lines(), &key);
+                    if gone {
+                        table.rows.remove(&key);
+                    }
+                    if !print(line.as_bytes()) {
+                        return Ok(Answer::default());
+                    }
+                }
+            }
+        }
+        seen = Some(table);
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Table that the server makes of a kind, by the columns of its CRD.
+struct ServerTable {
+    columns: Value,
+    rows: BTreeMap<Key, Value>,
+    wide: bool,
+    /// Whether there is a column of namespaces.
+    namespaces: bool,
+}
+
+impl ServerTable {
+    /// Rows of a response.
+    fn rows(response: &Value) -> impl Iterator<Item = (Key, Value)> {
+        let rows = response["rows"].as_array().into_iter().flatten();
+        rows.map(|row| {
+            let text = |name: &str| row["object"]["metadata"][name].as_str().map(str::to_owned);
+            ((text("namespace"), text("name").unwrap_or_default()), row.clone())
+        })
+    }
+
+    fn lines(&self) -> Rows {
+        let (keys, rows): (Vec<Key>, Vec<&Value>) = self.rows.iter().map(|(key, row)| (key.clone(), row)).unzip();
+        let table = json!({ "columnDefinitions": self.columns, "rows": rows });
+        (keys, lines(&get::server_table(&table, self.wide, self.namespaces)))
+    }
+
+    /// Lines of the objects that differ from an earlier table.
+    fn lines_since(&self, before: &Self) -> String {
+        let version = |row: &Value| row["object"]["metadata"]["resourceVersion"].clone();
+        let known = |key: &Key| before.rows.get(key).map(version);
+        let changed = self.rows.iter().filter(|(key, row)| known(key) != Some(version(row)));
+        let lines = self.lines();
+        changed.map(|(key, _)| line_of(&lines, key)).collect()
+    }
 }
 
 fn lines(table: &str) -> Vec<String> {

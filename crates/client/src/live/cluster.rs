@@ -3,9 +3,13 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use futures::Stream;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request, ValidationDirective};
+use kube::api::{
+    DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions, Request, ValidationDirective, WatchEvent,
+    WatchParams,
+};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope};
 use kube::discovery;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -51,7 +55,7 @@ async fn listed<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> kube::Resu
 }
 
 /// Parameters for objects with these labels.
-fn labelled(labels: Option<&str>) -> ListParams {
+pub fn labelled(labels: Option<&str>) -> ListParams {
     ListParams {
         label_selector: labels.map(str::to_owned),
         ..ListParams::default()
@@ -98,6 +102,24 @@ impl RowObject {
             Self::Whole => "Object",
         }
     }
+}
+
+/// Requests for objects of a kind, in a namespace or in all.
+fn requests(kind: target::Kind, namespace: Option<&Namespace>) -> Request {
+    let within = namespace.filter(|_| kind.is_namespaced()).map(Namespace::as_str);
+    Request::new(DynamicObject::url_path(&kind.resource(), within))
+}
+
+/// The request, for a table instead of objects.
+fn as_table(mut request: http::Request<Vec<u8>>, rows: RowObject) -> http::Request<Vec<u8>> {
+    if let Ok(table) = "application/json;as=Table;v=v1;g=meta.k8s.io".parse() {
+        request.headers_mut().insert("accept", table);
+    }
+    let separator = if request.uri().query().is_some() { "&" } else { "?" };
+    if let Ok(uri) = format!("{}{separator}includeObject={}", request.uri(), rows.included()).parse() {
+        *request.uri_mut() = uri;
+    }
+    request
 }
 
 /// A cluster.
@@ -377,27 +399,18 @@ impl Cluster {
         kind: target::Kind,
         namespace: Option<&Namespace>,
         name: Option<&Name>,
-        labels: Option<&str>,
+        selected: &ListParams,
         rows: RowObject,
     ) -> Result<Value, Error> {
-        let within = namespace.filter(|_| kind.is_namespaced()).map(Namespace::as_str);
-        let path = DynamicObject::url_path(&kind.resource(), within);
-        let request = Request::new(path);
+        let request = requests(kind, namespace);
         let request = match name {
             Some(name) => request.get(name, &GetParams::default()),
-            None => request.list(&labelled(labels)),
+            None => request.list(selected),
         };
         let doing = || format!("list {}s", kind.as_str());
         let built = request.map_err(kube::Error::BuildRequest);
-        let mut request = built.map_err(|e| self.explain(e, doing(), kind.as_str()))?;
-        if let Ok(table) = "application/json;as=Table;v=v1;g=meta.k8s.io".parse() {
-            request.headers_mut().insert("accept", table);
-        }
-        let separator = if request.uri().query().is_some() { "&" } else { "?" };
-        if let Ok(uri) = format!("{}{separator}includeObject={}", request.uri(), rows.included()).parse() {
-            *request.uri_mut() = uri;
-        }
-        match (self.client.request(request).await, name) {
+        let request = built.map_err(|e| self.explain(e, doing(), kind.as_str()))?;
+        match (self.client.request(as_table(request, rows)).await, name) {
             (Ok(table), _) => Ok(table),
             (Err(error), Some(name)) => {
                 let namespace = namespace.unwrap_or(&self.namespace);
@@ -405,6 +418,27 @@ impl Cluster {
             }
             (Err(error), None) => Err(self.explain(error, doing(), kind.as_str())),
         }
+    }
+
+    /// Changes to [`Self::table`] after a version. Each event has a table of one row, whose object is its metadata.
+    ///
+    /// # Errors
+    /// The cluster cannot be reached, or rejects the request.
+    pub async fn table_events(
+        &self,
+        kind: target::Kind,
+        namespace: Option<&Namespace>,
+        selected: &ListParams,
+        version: &str,
+    ) -> kube::Result<impl Stream<Item = kube::Result<WatchEvent<Value>>> + use<>> {
+        let params = WatchParams {
+            label_selector: selected.label_selector.clone(),
+            field_selector: selected.field_selector.clone(),
+            ..WatchParams::default().disable_bookmarks()
+        };
+        let request = requests(kind, namespace).watch(&params, version);
+        let request = as_table(request.map_err(kube::Error::BuildRequest)?, RowObject::Metadata);
+        self.client.request_events(request).await
     }
 
     /// The pods of an object of ours.
@@ -624,7 +658,13 @@ mod tests {
         let (cluster, asked) = cluster();
         for labels in [None, Some("team=a")] {
             cluster
-                .table(target::Kind::AsyncActor, None, None, labels, RowObject::Whole)
+                .table(
+                    target::Kind::AsyncActor,
+                    None,
+                    None,
+                    &labelled(labels),
+                    RowObject::Whole,
+                )
                 .await
                 .unwrap();
         }
