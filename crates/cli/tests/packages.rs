@@ -546,6 +546,12 @@ async fn kustomize_installs_into_any_namespace() -> Result<()> {
         (id.trim_start_matches("ai-platform").to_owned(), object)
     });
     same("kustomize", &found.collect(), &wanted)?;
+    let folder = "kustomize-other-namespace/model-network-policy";
+    let rendered = run(&Binaries::ensure()?.kubectl, &["kustomize", folder])?;
+    let format = runway_client::text::Format::Yaml;
+    let wanted = runway_client::text::documents(&manifests::models::network_policies(), format)?;
+    let wanted = objects(&wanted.replace(manifests::NAMESPACE, "ai-platform"))?;
+    same("kustomize", &objects(&rendered)?, &wanted)?;
 
     let cluster = ControlPlane::start(Options::default()).await?;
     let overlay = deploy().join("kustomize-other-namespace");

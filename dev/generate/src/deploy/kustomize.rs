@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 /// Folder of the example for another namespace.
 const ELSEWHERE: &str = "deploy/kustomize-other-namespace";
+/// Namespace of that example.
+const OTHER: &str = "ai-platform";
 /// Folder of the example for namespaces.
 const EXAMPLE: &str = "deploy/kustomize-namespaced";
 /// Namespaces of the example.
@@ -48,6 +50,10 @@ pub(crate) fn files(components: &[Component]) -> Result<Vec<(String, String)>> {
         ),
         (format!("{EXAMPLE}/kustomization.yaml"), example(&namespaces)?),
         (format!("{ELSEWHERE}/kustomization.yaml"), elsewhere()?),
+        (
+            format!("{ELSEWHERE}/model-network-policy/kustomization.yaml"),
+            policies_elsewhere()?,
+        ),
     ];
     for team in TEAMS {
         let object = json!({ "namespace": team, "resources": ["../../kustomize/namespaced-roles"] });
@@ -94,7 +100,7 @@ fn elsewhere() -> Result<String> {
     let expressions =
         ["matchConditions.0", "matchConditions.1", "validations.0"].map(|path| format!("spec.{path}.expression"));
     kustomization(&json!({
-        "namespace": "ai-platform",
+        "namespace": OTHER,
         "resources": ["../kustomize"],
         "replacements": [{
             "source": { "kind": "Deployment", "name": labels::CORE_MANAGER, "fieldPath": "metadata.namespace" },
@@ -104,6 +110,17 @@ fn elsewhere() -> Result<String> {
                 "options": { "delimiter": "'", "index": 1 },
             }],
         }],
+    }))
+}
+
+/// An overlay of the policies for the namespaces of models, which name the namespace of the installation in a selector.
+fn policies_elsewhere() -> Result<String> {
+    let label = "kubernetes.io~1metadata.name";
+    let path = format!("/spec/ingress/0/from/1/namespaceSelector/matchLabels/{label}");
+    let replaced = json!([{ "op": "replace", "path": path, "value": OTHER }]);
+    kustomization(&json!({
+        "resources": ["../../kustomize/model-network-policy"],
+        "patches": [{ "target": { "kind": "NetworkPolicy" }, "patch": replaced.to_string() }],
     }))
 }
 
