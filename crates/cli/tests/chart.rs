@@ -215,13 +215,25 @@ async fn uninstallation_waits_for_models_and_another_release_adopts_what_stays()
             "would leave 2 objects",
             "ModelDeployment team-a/gemma, AsyncActor team-a/scale",
             "`kubectl delete modeldeployments,asyncactors --all --all-namespaces`",
-            "`helm uninstall --no-hooks`",
+            "Helm's `--no-hooks`",
         ] {
             ensure!(message.contains(part), "{message}");
         }
         // Helm records the attempt; until a rollback to the same revision it refuses upgrades.
         stage.done(&["rollback", "runway", "1", "-n", NAMESPACE]).await?;
         stage.done(&["upgrade", "runway", CHART, "-n", NAMESPACE]).await?;
+
+        // An upgrade that switches a controller off is checked for its kind.
+        let off = ["upgrade", "runway", CHART, "-n", NAMESPACE, "--set", "asyaOperator.enabled=false"];
+        let (output, messages) = stage.helm(&off).await?;
+        ensure!(!output.status.success() && stage.deployments(NAMESPACE).await? == before, "{output:?}");
+        let message = messages.first().with_context(|| format!("{output:?}"))?;
+        ensure!(message.contains("1 object whose") && message.contains("AsyncActor team-a/scale;"), "{message}");
+        stage.done(&[&off[..], &["--no-hooks"]].concat()).await?;
+        ensure!(stage.deployments(NAMESPACE).await? == before - 1, "asya-operator is not switched off");
+        // Without the operator in the release, the next upgrades do not check actors.
+        stage.done(&off).await?;
+        stage.done(&["upgrade", "runway", CHART, "-n", NAMESPACE, "--reset-values"]).await?;
 
         // The controllers complete the deletion.
         models.delete("gemma", &DeleteParams::default()).await?;

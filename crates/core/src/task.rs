@@ -1,4 +1,5 @@
-//! Tasks that act once and end. The chart runs them as Jobs: before a release is uninstalled, and after it was installed.
+//! Tasks that act once and end. The chart runs them as Jobs: before a release is uninstalled or switches controllers off, and
+//! after it was installed.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -51,7 +52,7 @@ pub enum Error {
     #[error(
         "uninstalling the controllers now would leave {count} whose deletion never completes, because only the controllers remove \
          the finalizer: {names}; delete them first with `kubectl delete {kinds} --all --all-namespaces`, or keep them by \
-         `helm uninstall --no-hooks`"
+         Helm's `--no-hooks`"
     )]
     Remaining {
         /// Number of objects, such as "3 objects".

@@ -33,3 +33,22 @@
 {{- end -}}
 {{- toJson $all -}}
 {{- end -}}
+
+{{- /* Kinds whose controllers this upgrade switches off, as JSON. Their Deployments are still in the release. */ -}}
+{{- define "kubeairunway.switchedOff" -}}
+{{- $release := .Release -}}
+{{- $all := list -}}
+{{- $ours := dict "modeldeployments" (list .Values.controller "kubeairunway-controller") "asyncactors" (list .Values.asyaOperator "asya-operator") -}}
+{{- if and $release.IsUpgrade .Values.uninstallGuard.enabled (lookup "v1" "ServiceAccount" $release.Namespace "kubeairunway-uninstall-guard") -}}
+{{- range $kind, $controller := $ours -}}
+{{- if not (first $controller).enabled -}}
+{{- with lookup "apps/v1" "Deployment" $release.Namespace (last $controller) -}}
+{{- if eq $release.Name (dig "metadata" "annotations" "meta.helm.sh/release-name" "" .) -}}
+{{- $all = append $all $kind -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $all -}}
+{{- end -}}

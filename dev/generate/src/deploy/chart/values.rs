@@ -288,7 +288,7 @@ fn of_cluster() -> Vec<Field> {
         ),
         group(
             "uninstallGuard",
-            "A Job before the release is uninstalled",
+            "A Job before the release is uninstalled, or an upgrade switches controllers off",
             vec![flag(
                 "enabled",
                 true,
