@@ -109,7 +109,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-provider",
         ],
     ),
-    ("runway-testbed", &["runway-dev-support", "runway-http", "runway-sqs"]),
+    ("runway-testbed", &["runway-dev-support", "runway-sqs"]),
+    ("runway-upstream-simulator", &["runway-http"]),
     ("runway-dev-support", &[]),
     ("xtask", &["runway-dev-support"]),
 ];

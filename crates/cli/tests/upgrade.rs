@@ -20,7 +20,8 @@ use runway_manifests::NAMESPACE;
 use runway_provider::upstream::api_resource;
 use runway_provider_kaito::INFERENCE_SET;
 use runway_testbed::audit::Request;
-use runway_testbed::{ControlPlane, Options, PATIENCE, Simulator, crds, eventually, programs, simulator};
+use runway_testbed::{ControlPlane, Options, PATIENCE, crds, eventually, programs};
+use runway_upstream_simulator::{self as simulator, Simulator};
 use serde_json::json;
 use tokio::process::{Child, Command};
 

@@ -516,7 +516,8 @@ impl Cluster {
         Authority::open(&self.pki()).kubeconfig(&self.server, user, groups)
     }
 
-    pub(crate) fn pki(&self) -> PathBuf {
+    /// Folder of the certificates and keys.
+    pub fn pki(&self) -> PathBuf {
         self.dir.join("pki")
     }
 

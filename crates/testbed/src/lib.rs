@@ -1,4 +1,4 @@
-//! Real Kubernetes from source, and simulators of upstream operators. For tests only.
+//! Real Kubernetes from source, and real programs around it. For tests only.
 //!
 //! A test gets an API server, etcd and controller manager of its own in a few seconds, with no container engine and
 //! no root. The first use builds them with Go, once for the machine, which takes minutes and says so. As root on Linux
@@ -29,11 +29,11 @@
 //! | [`proxy`] | a TCP proxy whose connections can be cut |
 //! | [`traffic`] | a model router between clients and engines that can be killed |
 //! | [`fault`] | a proxy between a controller and the API server, with faults of single writes and events |
-//! | [`simulator`] | the **upstream simulator**: plays the controllers of operators that cannot be had |
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
-//! use runway_testbed::{ControlPlane, Options, Simulator, audit, crds, simulator};
+//! use runway_testbed::{ControlPlane, Options, audit, crds};
+//! use runway_upstream_simulator::{self as simulator, Simulator};
 //!
 //! let crds = crds::upstream_crds(&[crds::KAITO_WORKSPACES])?;
 //! let cluster = ControlPlane::start(Options { crds, ..Options::default() }).await?;
@@ -80,7 +80,6 @@ pub mod programs;
 pub mod proxy;
 pub mod rabbitmq;
 mod roots;
-pub mod simulator;
 pub mod sqs;
 pub mod tokens;
 pub mod traffic;
@@ -101,7 +100,6 @@ pub use node::Node;
 pub use process::{Memory, memory};
 pub use proxy::Proxy;
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};
-pub use simulator::Simulator;
 pub use sqs::Sqs;
 
 /// The models that `cargo xtask up` shows and the console is tried with: files of `deploy/examples`, without `.yaml`.

@@ -8,8 +8,8 @@ use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
 use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo};
-use runway_testbed::simulator::{conversion::ConversionWebhook, dynamo};
 use runway_testbed::{PATIENCE, crds, eventually};
+use runway_upstream_simulator::{conversion::ConversionWebhook, dynamo};
 use serde_json::{Value, json};
 use support::{Bed, Upstream, vllm};
 
@@ -27,7 +27,7 @@ async fn a_disaggregated_graph_survives_an_upgrade_of_dynamo() -> Result<()> {
     bed.running("pd").await?;
     let made = bed.upstream(DYNAMO_GRAPH_DEPLOYMENT, "v1alpha1").get("pd").await?;
 
-    let webhook = ConversionWebhook::start(&bed.cluster).await?;
+    let webhook = ConversionWebhook::start(&bed.cluster.pki()).await?;
     for crd in crds::upstream_crds(&[crds::DYNAMO_V1BETA1])? {
         crds::install_crd(&bed.admin, dynamo::with_immutable_types(webhook.converting(crd))).await?;
     }

@@ -11,7 +11,7 @@ use runway_cli::args::CommandLine;
 use runway_cli::commands;
 use runway_client::diagnostic::Diagnostic;
 use runway_client::text::Look;
-use runway_testbed::Simulator;
+use runway_upstream_simulator::Simulator;
 use support::{Bed, Running, Upstream, gemma, vllm};
 
 /// The core, the providers KAITO and Dynamo, and the simulator of their operators.

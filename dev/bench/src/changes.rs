@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use runway_dev_cluster::SIMULATOR;
 use runway_testbed::audit::Request;
-use runway_testbed::simulator;
+use runway_upstream_simulator as simulator;
 use serde_json::json;
 
 use super::flow::{milliseconds, steadily};

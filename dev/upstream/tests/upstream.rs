@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use runway_manifests as manifests;
-use runway_testbed::{ControlPlane, Options, Simulator, apply, crds, simulator};
+use runway_testbed::{ControlPlane, Options, apply, crds};
+use runway_upstream_simulator::{self as simulator, Simulator};
 use serde_json::json;
 
 /// A control plane with the upstream simulator.

@@ -21,7 +21,7 @@ const NODES: [&str; 12] = [
     "crates/testbed/tests/neighbors.rs",
     "crates/testbed/tests/ready/main.rs",
     "crates/testbed/tests/router.rs",
-    "crates/testbed/tests/simulator_workloads.rs",
+    "crates/upstream-simulator/tests/workloads.rs",
     "crates/cli/tests/node.rs",
     "crates/testbed/tests/asya.rs",
 ];

@@ -18,9 +18,10 @@ use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::Kaito;
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::engine::LlamaServer;
-use runway_testbed::simulator::dynamo::GRAPH;
-use runway_testbed::simulator::kuberay::ORIGIN;
-use runway_testbed::{Node, PATIENCE, Simulator, eventually, simulator};
+use runway_testbed::{Node, PATIENCE, eventually};
+use runway_upstream_simulator::dynamo::GRAPH;
+use runway_upstream_simulator::kuberay::ORIGIN;
+use runway_upstream_simulator::{self as simulator, Simulator};
 use serde_json::{Value, json};
 
 use super::league::{League, Samples, Truth, is_ready};

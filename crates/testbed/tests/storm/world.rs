@@ -12,7 +12,8 @@ use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use runway_provider::Kind;
 use runway_testbed::fault::{Plan, Write};
-use runway_testbed::{ControlPlane, Simulator, eventually, simulator};
+use runway_testbed::{ControlPlane, eventually};
+use runway_upstream_simulator::{self as simulator, Simulator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

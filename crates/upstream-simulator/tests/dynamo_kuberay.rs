@@ -14,11 +14,11 @@ use kube::{
     },
 };
 use runway_testbed::{
-    ControlPlane, Options, PATIENCE, Simulator,
+    ControlPlane, Options, PATIENCE,
     audit::{self, Count},
     crds, eventually,
-    simulator::{self, conversion::ConversionWebhook, dynamo},
 };
+use runway_upstream_simulator::{self as simulator, Simulator, conversion::ConversionWebhook, dynamo};
 use serde_json::{Value, json};
 
 const FAST: Duration = Duration::from_millis(400);
@@ -50,7 +50,7 @@ async fn dynamo_converts_what_its_old_release_stored() -> Result<()> {
     apply(&graphs("v1alpha1"), old_graph("ready", 2)).await?;
     becomes(&graphs("v1alpha1"), "ready", successful).await?;
 
-    let webhook = ConversionWebhook::start(&cluster).await?;
+    let webhook = ConversionWebhook::start(&cluster.pki()).await?;
     for crd in crds::upstream_crds(&[crds::DYNAMO_V1BETA1])? {
         crds::install_crd(&client, webhook.converting(crd)).await?;
     }
@@ -80,7 +80,7 @@ async fn dynamo_refuses_another_type_of_a_component() -> Result<()> {
     let client = cluster.admin_client().await?;
     let graphs = |version: &str| api(&client, "nvidia.com", version, "DynamoGraphDeployment");
     apply(&graphs("v1alpha1"), old_graph("ready", 1)).await?;
-    let webhook = ConversionWebhook::start(&cluster).await?;
+    let webhook = ConversionWebhook::start(&cluster.pki()).await?;
     for crd in crds::upstream_crds(&[crds::DYNAMO_V1BETA1])? {
         crds::install_crd(&client, dynamo::with_immutable_types(webhook.converting(crd))).await?;
     }

@@ -9,6 +9,8 @@
 //! status. Simplified: what v1alpha1 says beside the container (`resources`, `envs`, `envFromSecret`, `volumeMounts`) is
 //! part of the container in v1beta1 and stays so on the way back; upstream remembers it in annotations.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result};
 use axum::{Json, Router, routing::post};
 use k8s_openapi::{
@@ -20,11 +22,9 @@ use k8s_openapi::{
 use runway_http::{Limits, Tls};
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
-
 use tokio_util::sync::CancellationToken;
 
 use super::Task;
-use crate::Cluster;
 
 /// A running conversion webhook. Dropping it is the death of the operator: conversions fail.
 pub struct ConversionWebhook {
@@ -33,9 +33,12 @@ pub struct ConversionWebhook {
 }
 
 impl ConversionWebhook {
-    /// Starts serving on this machine, trusted by this cluster.
-    pub async fn start(cluster: &Cluster) -> Result<Self> {
-        let pki = cluster.pki();
+    /// Starts serving on this machine, with the certificate of a cluster, in this folder: the cluster trusts it.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, or no port is free.
+    pub async fn start(pki: &Path) -> Result<Self> {
         let read =
             |file: &str| std::fs::read(pki.join(file)).with_context(|| format!("no {file} in {}", pki.display()));
         // The API server's own certificate is one for this machine.
@@ -55,7 +58,7 @@ impl ConversionWebhook {
         })
     }
 
-    /// The CRD with this webhook in place of the one that it names; for [`crate::crds::DYNAMO_V1BETA1`].
+    /// The CRD with this webhook in place of the one that it names; for Dynamo in v1beta1.
     #[must_use]
     pub fn converting(&self, mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
         crd.spec.conversion = Some(CustomResourceConversion {

@@ -9,8 +9,11 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
-use runway_testbed::simulator::{self, kaito::CREATED_BY, kaito::WORKSPACE};
-use runway_testbed::{Node, Options, PATIENCE, Simulator, crds, eventually, images, node};
+use runway_testbed::{Node, Options, PATIENCE, crds, eventually, images, node};
+use runway_upstream_simulator::{
+    self as simulator, Simulator,
+    kaito::{CREATED_BY, WORKSPACE},
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

@@ -9,10 +9,11 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams},
 };
 use runway_testbed::{
-    ControlPlane, Options, PATIENCE, Simulator,
+    ControlPlane, Options, PATIENCE,
     audit::{self, Count},
-    crds, eventually, simulator,
+    crds, eventually,
 };
+use runway_upstream_simulator::{self as simulator, Simulator};
 use serde_json::json;
 
 const FAST: Duration = Duration::from_millis(300);

@@ -9,7 +9,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use runway_testbed::simulator::{self, Behavior};
+use runway_upstream_simulator::{self as simulator, Behavior};
 
 /// Upstream simulator: plays the controllers of KAITO, Dynamo and KubeRay on a real API server. No model runs, unless the
 /// workloads are made.
@@ -35,7 +35,8 @@ struct Args {
 #[tokio::main]
 async fn main() -> Result<()> {
     let args = Args::parse();
-    runway_testbed::install_crypto_provider();
+    // kube leaves the choice of TLS provider to the program. Installed twice is fine: the first stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let kubeconfig = Kubeconfig::read_from(&args.kubeconfig)?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let client = Client::try_from(config)?;
