@@ -110,6 +110,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("runway-testbed", &["runway-dev-support", "runway-sqs"]),
+    ("runway-asya-testbed", &["runway-sqs", "runway-testbed"]),
     ("runway-upstream-simulator", &["runway-http"]),
     ("runway-dev-support", &[]),
     ("xtask", &["runway-dev-support"]),

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use runway_testbed::pipeline::{Broker, Kind};
+use runway_asya_testbed::pipeline::{Broker, Kind};
 use runway_testbed::{PATIENCE, eventually};
 use serde_json::json;
 

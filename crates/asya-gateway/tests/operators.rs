@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use http::StatusCode;
 use runway_asya_gateway::AUDIENCE;
+use runway_asya_testbed::pipeline::Kind;
 use runway_sqs::{Client, Credentials, Settings};
-use runway_testbed::pipeline::Kind;
 use runway_testbed::{PATIENCE, RabbitMqOptions, Sqs, eventually, sqs};
 use serde_json::{Value, json};
 

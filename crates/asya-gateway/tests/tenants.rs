@@ -3,12 +3,12 @@
 use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use lapin::BasicProperties;
+use runway_asya_testbed::pipeline::Broker;
 use runway_asya_transport::management::Management;
 use runway_asya_transport::rabbitmq::RabbitMq as Sidecar;
 use runway_asya_transport::settings::{Transport as Configured, Transports};
 use runway_asya_transport::tenants::Permissions;
 use runway_asya_transport::{Message, Transport as _};
-use runway_testbed::pipeline::Broker;
 use runway_testbed::{PATIENCE, RabbitMqOptions, eventually};
 use serde_json::{Value, json};
 

@@ -18,7 +18,7 @@ use runway_api::async_actor::{Mode, RUNTIME_ENV, RUNTIME_INJECTED, SCALING_READY
 use runway_api::condition::{self, Conditions};
 use runway_api::{AsyncActorStatus, ModelDeployment, labels};
 use runway_asya_operator::policy;
-use runway_testbed::asya::reverting_controller;
+use runway_asya_testbed::stage::reverting_controller;
 use runway_testbed::{audit, eventually};
 use serde_json::{Value, json};
 

@@ -14,9 +14,9 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use runway_api::async_actor::{BrokerUser, TRANSPORT_READY};
 use runway_api::condition::Conditions;
 use runway_api::{AsyncActor, AsyncActorStatus};
+use runway_asya_testbed::pipeline::{Broker, Kind};
 use runway_asya_transport::rabbitmq::RabbitMq as RabbitMqTransport;
 use runway_asya_transport::{Message, PublishError, Transport as _};
-use runway_testbed::pipeline::{Broker, Kind};
 use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, eventually, sqs};
 use serde_json::{Value, json};
 

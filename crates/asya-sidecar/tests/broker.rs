@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use runway_testbed::pipeline::{Actor, Broker, Incoming};
+use runway_asya_testbed::pipeline::{Actor, Broker, Incoming};
 use runway_testbed::{RabbitMq, RabbitMqOptions, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
 
 use anyhow::Result;
-use runway_testbed::chaos::{self, ChaosOptions, ChaosReport};
+use runway_asya_testbed::chaos::{self, ChaosOptions, ChaosReport};
 use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, sqs};
 
 mod support;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use runway_testbed::pipeline::{Actor, Broker};
+use runway_asya_testbed::pipeline::{Actor, Broker};
 use runway_testbed::{RabbitMq, RabbitMqOptions};
 use serde_json::{Value, json};
 

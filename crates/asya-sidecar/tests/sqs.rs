@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use runway_asya_testbed::pipeline::Actor;
 use runway_sqs::{Client, Message};
-use runway_testbed::pipeline::Actor;
 use runway_testbed::sqs::{Answers, KEY, KEY_ID, Refusal, SqsProxy};
 use runway_testbed::{Sqs, eventually, sqs};
 use serde_json::{Value, json};

@@ -498,7 +498,7 @@ impl Cluster {
     }
 
     /// Client of the test bed itself, whose requests are not counted.
-    pub(crate) async fn test_bed_client(&self) -> Result<Client> {
+    pub async fn test_bed_client(&self) -> Result<Client> {
         self.client(SELF, &[ADMIN_GROUP]).await
     }
 

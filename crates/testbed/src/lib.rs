@@ -19,8 +19,6 @@
 //! | [`crds`] | upstream CRDs, the real ones where they can be had |
 //! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other |
 //! | [`keda`] | a real KEDA, as pods of a node |
-//! | [`asya`] | a node with all that AsyncActors need: broker, KEDA, operator, images |
-//! | [`pipeline`], [`chaos`] | Asya actors as processes, and campaigns of faults against them |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`clocks`] | processes whose clocks are wrong |
@@ -53,12 +51,10 @@
 )]
 
 pub mod apply;
-pub mod asya;
 pub mod audit;
 pub mod binaries;
 pub mod browser;
 mod cache;
-pub mod chaos;
 pub mod clocks;
 pub mod collector;
 pub mod control_plane;
@@ -71,11 +67,10 @@ pub mod images;
 pub mod keda;
 pub mod llama_stack;
 pub mod node;
-mod packages;
-pub mod pipeline;
+pub mod packages;
 mod pki;
 pub mod prepare;
-mod process;
+pub mod process;
 pub mod programs;
 pub mod proxy;
 pub mod rabbitmq;
@@ -151,7 +146,7 @@ pub fn install_crypto_provider() {
 }
 
 /// Speaks to the person who waits. Past the test harness, which would keep it until the end.
-fn say(message: &str) {
+pub fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "testbed: {message}");
 }
 

@@ -11,7 +11,7 @@ use crate::{cache::hold, process::is_root, say};
 
 /// A package, and how to see that it is there however it came.
 #[derive(Clone, Copy)]
-pub(crate) struct Package {
+pub struct Package {
     pub(crate) name: &'static str,
     pub(crate) evidence: Evidence,
 }
@@ -62,7 +62,7 @@ pub(crate) const FAKETIME_LIBRARY: &str = if cfg!(target_arch = "aarch64") {
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 };
 /// For [`crate::asya::Stage::typed`].
-pub(crate) const CURL: [Package; 1] = [program("curl", "curl")];
+pub const CURL: [Package; 1] = [program("curl", "curl")];
 /// For tests of alert rules.
 pub(crate) const PROMETHEUS: [Package; 1] = [program("prometheus", "promtool")];
 /// For [`crate::browser`].
@@ -98,7 +98,7 @@ pub(crate) fn ensure_or_skip(packages: &[Package], what: &str) -> Result<bool> {
 }
 
 /// Installs what is missing. Blocking; says what it does.
-pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
+pub fn ensure(packages: &[Package]) -> Result<()> {
     if missing(packages).is_empty() {
         return Ok(());
     }

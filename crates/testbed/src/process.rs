@@ -49,18 +49,19 @@ exit "$code"
 "#;
 
 /// Command, and the paths of its log and data.
-pub(crate) struct Component {
+pub struct Component {
     pub(crate) name: String,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     /// Gets `NAME.log` and `NAME.pid`.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// Removed when the parent ends: memory-backed data that no later process would find.
     pub(crate) scratch: Option<PathBuf>,
 }
 
 impl Component {
-    pub(crate) fn log(&self) -> PathBuf {
+    /// File of its output.
+    pub fn log(&self) -> PathBuf {
         self.dir.join(format!("{}.log", self.name))
     }
 
@@ -75,7 +76,8 @@ impl Component {
         )
     }
 
-    pub(crate) fn spawn(&self) -> Result<Process> {
+    /// Starts it.
+    pub fn spawn(&self) -> Result<Process> {
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut child = Command::new("sh")
             .args(["-c", WATCHDOG, &self.name])
@@ -96,7 +98,7 @@ impl Component {
 }
 
 /// A component with variables of its own. `env` becomes the program, so the process id stays that of the component.
-pub(crate) fn with_environment<'a>(
+pub fn with_environment<'a>(
     name: &str,
     dir: &Path,
     variables: impl Iterator<Item = (&'a str, &'a str)>,
@@ -114,19 +116,19 @@ pub(crate) fn with_environment<'a>(
 }
 
 /// A running component. Dropping it kills the component and waits for its end.
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     pipe: Option<ChildStdin>,
 }
 
 impl Process {
     /// Exit status, if it has ended.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
     /// Ends the component in order; kills it when that takes longer than `patience`.
-    pub(crate) async fn stop(mut self, patience: Duration) {
+    pub async fn stop(mut self, patience: Duration) {
         self.say("stop");
         let start = Instant::now();
         while self.ended().is_none() && start.elapsed() < patience {
@@ -215,12 +217,12 @@ fn pid_file(dir: &Path, name: &str) -> PathBuf {
 }
 
 /// The process id of a component that runs.
-pub(crate) fn recorded_pid(dir: &Path, name: &str) -> Option<u32> {
+pub fn recorded_pid(dir: &Path, name: &str) -> Option<u32> {
     fs::read_to_string(pid_file(dir, name)).ok()?.trim().parse().ok()
 }
 
 /// Sends a signal, such as `-STOP`, to processes.
-pub(crate) fn signal(signal: &str, pids: &[u32]) -> Result<()> {
+pub fn signal(signal: &str, pids: &[u32]) -> Result<()> {
     let pids = pids.iter().map(u32::to_string);
     output(Command::new("kill").arg(signal).args(pids)).map(drop)
 }

@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use runway_testbed::chaos::{self, ChaosOptions, ChaosReport};
-use runway_testbed::pipeline::{Actor, ActorPrograms, Broker};
+use runway_asya_testbed::chaos::{self, ChaosOptions, ChaosReport};
+use runway_asya_testbed::pipeline::{Actor, ActorPrograms, Broker};
 use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, memory, programs};
 use serde_json::Value;
 use tokio::process::{Child, Command};

@@ -584,8 +584,8 @@ fn counted(count: u64, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runway_testbed::pipeline::Broker;
-    use runway_testbed::{RabbitMqOptions, pipeline::Kind};
+    use runway_asya_testbed::pipeline::{Broker, Kind};
+    use runway_testbed::RabbitMqOptions;
 
     #[test]
     fn versions_with_consumer_timeouts_per_queue() {

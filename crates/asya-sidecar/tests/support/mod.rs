@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use runway_asya_testbed::pipeline::{Actor, ActorPrograms};
 pub use runway_testbed::PATIENCE;
 use runway_testbed::eventually;
-use runway_testbed::pipeline::{Actor, ActorPrograms};
 
 /// The sidecar under test.
 pub fn sidecar() -> PathBuf {

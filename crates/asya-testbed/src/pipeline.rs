@@ -20,7 +20,7 @@ use lapin::{
 };
 use tempfile::TempDir;
 
-use crate::process::{self, Component, Process};
+use runway_testbed::process::{self, Component, Process};
 
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -176,7 +176,7 @@ pub struct Broker {
 impl Broker {
     /// Connects.
     pub async fn connect(url: &str) -> Result<Self> {
-        crate::install_crypto_provider();
+        runway_testbed::install_crypto_provider();
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;

@@ -9,14 +9,14 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, TryStreamExt as _};
 use runway_sqs::Client;
+use runway_testbed::{
+    Sqs,
+    sqs::{Answers, KEY, KEY_ID, Refusal, SqsProxy},
+};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{ACTORS, ChaosOptions, Fault, OUTAGE, RESTART, RETURNS, dead_letters, queue};
-use crate::{
-    Sqs,
-    sqs::{Answers, KEY, KEY_ID, Refusal, SqsProxy},
-};
 
 const VISIBILITY: Duration = Duration::from_secs(3);
 /// The collector's messages are deleted at once.

@@ -9,14 +9,12 @@ use std::{
 
 use anyhow::{Result, bail};
 use lapin::{BasicProperties, types::AMQPValue};
+use runway_testbed::{Proxy, RabbitMq};
 use serde_json::Value;
 use tokio::sync::{Mutex, RwLock};
 
 use super::{ACTORS, ChaosOptions, Fault, RESTART, RETURNS, dead_letters, queue};
-use crate::{
-    Proxy, RabbitMq,
-    pipeline::{Broker, Incoming, Kind},
-};
+use crate::pipeline::{Broker, Incoming, Kind};
 
 /// Exchange that gets copies of all messages.
 const COPIES: &str = "asya-copies";

@@ -19,6 +19,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use runway_testbed::{PATIENCE, RabbitMq, Sqs, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -26,10 +27,7 @@ use tokio::sync::watch;
 pub use fault::Fault;
 pub use ledger::{ChaosReport, Ledger, Reason};
 
-use crate::{
-    PATIENCE, RabbitMq, Sqs, eventually,
-    pipeline::{Actor, ActorPrograms},
-};
+use crate::pipeline::{Actor, ActorPrograms};
 
 const NAMESPACE: &str = "chaos";
 const SIDECAR_LOG: &str = "info";
@@ -151,7 +149,7 @@ async fn run<Q: Queues>(
     let report = bed.ledger.report(started.elapsed());
     if !report.lost.is_empty() {
         for actor in &bed.actors {
-            crate::say(&actor.sidecar_log());
+            runway_testbed::say(&actor.sidecar_log());
         }
     }
     Ok(report)

@@ -8,13 +8,11 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::PostParams;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
+use runway_testbed::{Cluster, Node, PATIENCE, RabbitMq, RabbitMqOptions, engine, eventually, images, keda, packages};
 use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt as _, task::JoinHandle};
 
-use crate::{
-    Cluster, Node, PATIENCE, RabbitMq, RabbitMqOptions, engine, eventually, images, keda, packages,
-    pipeline::{Broker, Incoming},
-};
+use crate::pipeline::{Broker, Incoming};
 
 /// Namespace of the actors.
 pub const NAMESPACE: &str = "default";
