@@ -1,11 +1,6 @@
 //! Any JSON as an object of one of our kinds, through its type and the plan of its controllers: no panic, the same plan twice, and
 //! nothing left to do once it is carried out.
 
-#[path = "../../crates/asya-operator/tests/common/mod.rs"]
-mod asya;
-#[path = "../../crates/llama-stack-operator/tests/world/mod.rs"]
-mod world;
-
 use std::sync::{Arc, LazyLock};
 
 use kube::core::ObjectMeta;
@@ -18,6 +13,7 @@ use runway_golden::reported;
 use runway_llama_stack_operator::plan::plan as plan_of_distribution;
 use runway_manifests::built_in_providers;
 use runway_provider::Provider;
+use runway_worlds::{actor, distribution};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -105,8 +101,8 @@ fn actor(object: Value) {
     let Some(actor) = read::<AsyncActor>(object) else {
         return;
     };
-    let mut world = asya::World::new(actor, crate::NOW);
-    let plan = || asya::reported(&runway_asya_operator::plan::plan(&world.observed()));
+    let mut world = actor::World::new(actor, crate::NOW);
+    let plan = || actor::reported(&runway_asya_operator::plan::plan(&world.observed()));
     assert_eq!(plan(), plan());
     world.rest();
 }
@@ -116,7 +112,7 @@ fn distribution(object: Value) {
         return;
     };
     let given = serde_json::from_value(json!({"now": crate::NOW})).unwrap();
-    let mut world = world::World::new(llsd, given);
+    let mut world = distribution::World::new(llsd, given);
     let first = plan_of_distribution(&world.observed());
     assert_eq!(
         reported::plan(&first),

@@ -1,9 +1,6 @@
 //! Life cycles of actors in a namespace in memory: new targets, conflicts, deletion, and properties of any sequence of changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-mod common;
-
-use common::{World, reported, take_out};
 use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -12,6 +9,7 @@ use runway_api::async_actor::{RUNTIME_INJECTED, Strategy as Way};
 use runway_api::condition::Conditions;
 use runway_asya_operator::plan;
 use runway_asya_operator::queue::QueueState;
+use runway_worlds::actor::{World, reported, take_out};
 use serde_json::{Value, json};
 
 const START: &str = "2026-03-01T10:00:00Z";

@@ -8,11 +8,8 @@
 //! review them before you commit them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{World, reported};
 use jiff::Timestamp;
 use runway_api::async_actor::{SCALING_READY, WORKLOAD_READY};
 use runway_api::condition::Conditions;
@@ -21,8 +18,8 @@ use runway_asya_operator::queue::QueueState;
 use runway_asya_transport::tenants::Credentials;
 use runway_golden::Case;
 use runway_operator::apply::Error;
+use runway_worlds::actor::{World, reported};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 #[derive(Deserialize)]
@@ -64,11 +61,6 @@ enum Queue {
 
 fn yes() -> bool {
     true
-}
-
-fn yaml<T: DeserializeOwned>(path: &Path) -> T {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 #[test]
@@ -132,7 +124,7 @@ fn examples_have_no_violations() {
     assert!(files.len() > 8, "examples are missing");
     for file in files {
         let file = file.unwrap().path();
-        let actor: AsyncActor = yaml(&file);
+        let actor: AsyncActor = runway_golden::yaml(&file);
         let wrong = runway_asya_operator::request::violations(&actor);
         assert!(wrong.is_empty(), "{}: {}", file.display(), wrong.join("; "));
     }

@@ -9,16 +9,12 @@
 //! commit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-#[path = "../../provider/tests/common/mod.rs"]
-mod common;
 mod registered;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use common::ssa::{self, Applied};
-use common::yaml;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::DynamicObject;
@@ -28,6 +24,8 @@ use runway_core::autoscalers::{Autoscaler, Autoscalers, KINDS};
 use runway_core::observe::Observed;
 use runway_core::plan;
 use runway_core::providers::Providers;
+use runway_golden::ssa::{self, Applied};
+use runway_golden::yaml;
 use runway_golden::{Case, reported};
 use runway_operator::plan::{Finalizer, Plan};
 use serde::Deserialize;

@@ -8,8 +8,6 @@
     reason = "helpers of tests are tests"
 )]
 
-#[path = "../../provider/tests/common/mod.rs"]
-mod common;
 mod registered;
 mod states;
 mod world;
@@ -30,8 +28,8 @@ use runway_golden::reported;
 use serde_json::{Value, json};
 use world::{Step, World};
 
-use crate::common::ssa;
 use crate::registered::{How, registered};
+use runway_golden::ssa;
 
 /// A spec by a user: any field may be absent, 0 or empty.
 fn any_spec() -> impl Strategy<Value = Value> {

@@ -1,8 +1,6 @@
 //! The decision table of the selection, with the providers' registrations.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-#[path = "../../provider/tests/common/mod.rs"]
-mod common;
 mod registered;
 
 use std::path::Path;
@@ -18,7 +16,7 @@ use runway_provider_direct::Direct;
 use runway_provider_kaito::Kaito;
 use serde_json::{Value, json};
 
-use crate::common::{ssa, yaml};
+use runway_golden::{ssa, yaml};
 
 fn now() -> Timestamp {
     "2026-03-01T10:00:00Z".parse().unwrap()

@@ -12,6 +12,7 @@
 )]
 
 pub mod reported;
+pub mod ssa;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,15 @@ pub fn check(folder: &Path, at_least: usize, mut run: impl FnMut(&mut Case)) {
         "\n{}\nUPDATE_CASES=1 writes these results: review them before you commit them",
         differences.join("\n")
     );
+}
+
+/// Content of a YAML file.
+///
+/// # Panics
+/// It cannot be read, or does not fit the type.
+pub fn yaml<T: DeserializeOwned>(path: &Path) -> T {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The cases below a folder, in alphabetical order, those with a base after the others: a result that the base has just got is not
@@ -119,8 +129,7 @@ impl Case {
     /// # Panics
     /// It cannot be read, or does not fit the type.
     pub fn yaml<T: DeserializeOwned>(&self, name: &str) -> T {
-        let text = self.text(name);
-        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", self.file(name).display()))
+        yaml(&self.file(name))
     }
 
     /// Content of a YAML file, if there is one.

@@ -7,23 +7,21 @@
 //! read what you commit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-mod world;
-
 use std::path::{Path, PathBuf};
 
 use runway_golden::{Case, reported};
 use runway_llama_stack_operator::kinds;
 use runway_llama_stack_operator::plan::{after_failure, plan};
 use runway_operator::apply::Error;
+use runway_worlds::distribution::{self, World};
 use serde_json::json;
-use world::World;
 
 #[test]
 fn every_case_gives_what_is_expected() {
     runway_golden::check(&cases(), 40, |case| {
         let mut world = World::new(case.yaml("llsd.yaml"), case.yaml("given.yaml"));
         let first = plan(&world.observed());
-        case.compare("plan.yaml", Some(world::reported(&first)));
+        case.compare("plan.yaml", Some(distribution::reported(&first)));
         world.carry_out(&first);
         let mut next = plan(&world.observed());
         // That the objects are there is news.

@@ -1,14 +1,12 @@
 //! Properties of every plan, for any spec and any status of the pods.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-mod world;
-
 use proptest::prelude::*;
 use runway_golden::reported;
 use runway_llama_stack_operator::plan::plan;
 use runway_operator::plan::Plan;
+use runway_worlds::distribution::{Given, World};
 use serde_json::{Value, json};
-use world::{Given, World};
 
 /// Sections of externalProviders, in the order of the fields.
 const SECTIONS: [&str; 9] = [

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod pod;
-mod world;
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,8 +14,8 @@ use anyhow::{Context, Result, ensure};
 use pod::{llama_stack, pythons, text};
 use runway_llama_stack_operator::plan::plan;
 use runway_testbed::llama_stack::{NEWEST, OGX, request};
+use runway_worlds::distribution::World;
 use serde_json::json;
-use world::World;
 
 /// The script of the server's container, with `providers` or without.
 fn script(providers: bool) -> String {

@@ -7,22 +7,20 @@
 //! the actual plans: review them before you commit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::acme::{Acme, FLEET, SERVER};
-use common::ssa::{self, Applied};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::DynamicObject;
 use runway_api::{ModelDeployment, labels};
+use runway_golden::ssa::{self, Applied};
 use runway_golden::{Case, reported};
 use runway_operator::apply;
 use runway_operator::plan::{Finalizer, Plan};
+use runway_provider::conformance::acme::{Acme, FLEET, SERVER};
 use runway_provider::model_pods::ModelPod;
 use runway_provider::observe::{Answer, Child, Observed, Verification};
 use runway_provider::plan::Decision;

@@ -1,20 +1,18 @@
 //! Invariants of a provider's plan for any observed state. `runway-core` tests the plans of the core and two providers together.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::acme::Acme;
-use common::ssa;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use runway_golden::reported;
+use runway_golden::ssa;
 use runway_operator::plan::{Finalizer, Plan};
+use runway_provider::conformance::acme::Acme;
 use runway_provider::model_pods::ModelPod;
 use runway_provider::observe::{Child, Observed, Verification};
 use runway_provider::{Installed, Provider, plan};

@@ -7,13 +7,11 @@
     reason = "helpers of tests are tests; json! values are written where they are used"
 )]
 
-mod common;
-
 use std::path::Path;
 
-use common::acme::Acme;
-use common::{ssa, yaml};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use runway_golden::{ssa, yaml};
+use runway_provider::conformance::acme::Acme;
 use runway_provider::upstream::{crd_name, detect};
 use runway_provider::{CONFIG_MAP, Installed, Kind, Provider, Schema, State, Upstream};
 use serde_json::{Value, json};

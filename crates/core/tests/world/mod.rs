@@ -27,13 +27,13 @@ use runway_core::autoscalers::Autoscalers;
 use runway_core::observe::Observed as SeenByCore;
 use runway_core::providers::Providers;
 use runway_golden::reported;
+use runway_golden::ssa::{self, Applied};
 use runway_operator::plan::{self, Apply, Plan};
+use runway_provider::conformance::acme::Acme;
 use runway_provider::observe::{Child, Observed as SeenByProvider};
 use runway_provider::{Installed, Kind, Provider, State};
 use serde_json::{Value, json};
 
-use crate::common::acme::Acme;
-use crate::common::ssa::{self, Applied};
 use crate::registered::{How, registered};
 pub(crate) use past::{Lag, MOST_LAG};
 use past::{Past, Reader, View};

@@ -11,6 +11,7 @@
 //! }
 //! ```
 
+pub mod acme;
 mod acting;
 pub mod cases;
 mod cluster;

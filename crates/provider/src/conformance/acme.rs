@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use crate::volumes::Volume;
+use crate::{
+    CONFIG_MAP, ChildRef, Installed, Kind, Object, Provider, Reading, Refusal, Request, Schema, Translation, Upstream,
+};
 use runway_api::InferenceProviderConfigSpec;
 use runway_api::model_deployment::{Endpoint, Phase, ServingMode};
 use runway_api::provider_config::{Capabilities, OverrideKey, OverrideType};
-use runway_provider::volumes::Volume;
-use runway_provider::{
-    CONFIG_MAP, ChildRef, Installed, Kind, Object, Provider, Reading, Refusal, Request, Schema, Translation, Upstream,
-};
 use serde_json::{Value, json};
 
 /// Serves one replica. Its model and zone cannot be changed.
-pub(crate) const SERVER: Kind = Kind::new("acme.example", "v1", "ModelServer", "modelservers");
+pub const SERVER: Kind = Kind::new("acme.example", "v1", "ModelServer", "modelservers");
 /// Serves several replicas.
-pub(crate) const FLEET: Kind = Kind::new("acme.example", "v1", "ModelFleet", "modelfleets");
+pub const FLEET: Kind = Kind::new("acme.example", "v1", "ModelFleet", "modelfleets");
 
 const SERVER_SCHEMAS: &[Schema] = &[
     Schema {
@@ -44,14 +44,16 @@ const FLEET_SCHEMAS: &[Schema] = &[Schema {
 
 /// Acme, or a provider with another name and its own kinds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Acme(pub(crate) &'static str);
+pub struct Acme(pub &'static str);
 
 impl Acme {
-    pub(crate) fn server(self) -> Kind {
+    /// Kind of a model with one replica.
+    pub fn server(self) -> Kind {
         self.own(SERVER)
     }
 
-    pub(crate) fn fleet(self) -> Kind {
+    /// Kind of a model with several replicas.
+    pub fn fleet(self) -> Kind {
         self.own(FLEET)
     }
 
@@ -158,8 +160,10 @@ impl Provider for Acme {
 
     fn read_status(&self, request: &Request, object: &Value) -> Reading {
         let status = &object["status"];
-        let count = status["ready"].as_i64().map_or(0, |n| i32::try_from(n).unwrap());
-        let last_change = status["updatedAt"].as_str().map(|text| text.parse().unwrap());
+        let count = status["ready"]
+            .as_i64()
+            .map_or(0, |n| i32::try_from(n).unwrap_or(i32::MAX));
+        let last_change = status["updatedAt"].as_str().and_then(|text| text.parse().ok());
         let (phase, reason, ready) = match status["state"].as_str() {
             None => {
                 return Reading {

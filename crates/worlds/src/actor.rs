@@ -1,12 +1,10 @@
 //! A namespace in memory. Plans change it as the API server would, as far as the next plan can see.
-#![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
 use kube::core::{ApiResource, DynamicObject};
 use runway_api::AsyncActor;
 use runway_asya_operator::needs::{Lookup, objects};
@@ -17,11 +15,12 @@ use runway_asya_operator::queue::{QueueState, QueueWork};
 use runway_asya_operator::rivals::Rival;
 use runway_asya_operator::transports::Transports;
 use runway_asya_transport::tenants::Credentials;
-use runway_golden::reported;
+use runway_golden::{reported, ssa};
 use runway_operator::plan::Step;
 use serde_json::{Value, json};
 
-pub(crate) const TRANSPORTS: &str = r#"{"transports": {
+/// Transports of the operator.
+const TRANSPORTS: &str = r#"{"transports": {
     "rabbitmq": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "username": "asya",
         "passwordSecretRef": {"name": "rabbitmq", "key": "password"}}},
     "secure": {"type": "rabbitmq", "config": {"host": "rabbitmq.asya-system.svc", "username": "asya",
@@ -39,18 +38,30 @@ pub(crate) const TRANSPORTS: &str = r#"{"transports": {
 
 #[derive(Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(crate) struct World {
-    pub(crate) actor: AsyncActor,
-    pub(crate) others: Vec<AsyncActor>,
-    pub(crate) pods: Vec<Pod>,
-    pub(crate) objects: BTreeMap<(String, String, String), Value>,
-    pub(crate) queue: QueueState,
-    pub(crate) keda: bool,
-    pub(crate) manages_queues: bool,
-    pub(crate) now: Timestamp,
-    pub(crate) gone: bool,
-    pub(crate) tenant: Option<Result<Credentials, String>>,
-    pub(crate) is_last: bool,
+/// An actor and the objects of its namespace.
+pub struct World {
+    /// The actor that is reconciled.
+    pub actor: AsyncActor,
+    /// Other actors of the cluster.
+    pub others: Vec<AsyncActor>,
+    /// Pods of its target.
+    pub pods: Vec<Pod>,
+    /// Other objects by group, kind and name.
+    pub objects: BTreeMap<(String, String, String), Value>,
+    /// State of its queue at the broker.
+    pub queue: QueueState,
+    /// Whether KEDA is installed.
+    pub keda: bool,
+    /// Whether the operator manages queues.
+    pub manages_queues: bool,
+    /// Time of the next plan.
+    pub now: Timestamp,
+    /// Whether the API server has removed the actor.
+    pub gone: bool,
+    /// Credentials of the namespace at the broker, if it has users of its own.
+    pub tenant: Option<Result<Credentials, String>>,
+    /// Whether no other actor of the namespace uses the broker.
+    pub is_last: bool,
 }
 
 impl Lookup for World {
@@ -82,7 +93,8 @@ impl Lookup for World {
 }
 
 impl World {
-    pub(crate) fn new(actor: AsyncActor, now: Timestamp) -> Self {
+    /// An actor in a namespace without other objects, in a cluster with KEDA.
+    pub fn new(actor: AsyncActor, now: Timestamp) -> Self {
         Self {
             actor,
             others: Vec::new(),
@@ -98,11 +110,13 @@ impl World {
         }
     }
 
-    pub(crate) fn add(&mut self, object: Value) {
+    /// Adds an object, or replaces it.
+    pub fn add(&mut self, object: Value) {
         self.objects.insert(at(&object), object);
     }
 
-    pub(crate) fn observed(&self) -> Observed {
+    /// Input of the next plan.
+    pub fn observed(&self) -> Observed {
         Observed {
             actor: Arc::new(self.actor.clone()),
             objects: objects(&self.actor, self),
@@ -124,7 +138,7 @@ impl World {
     }
 
     /// One reconcile of the operator: first the queue, then a new plan, which is carried out.
-    pub(crate) fn step(&mut self) -> Plan {
+    pub fn step(&mut self) -> Plan {
         let mut plan = plan::plan(&self.observed());
         match &plan.queue {
             Some(QueueWork::Ensure(_)) => self.queue = QueueState::Ready { drift: None },
@@ -138,7 +152,8 @@ impl World {
         plan
     }
 
-    pub(crate) fn carry_out(&mut self, plan: &Plan) {
+    /// Carries out a plan without its work at the broker.
+    pub fn carry_out(&mut self, plan: &Plan) {
         for step in plan.kube.steps() {
             match step {
                 Step::AddFinalizer => self.finalizers().push("asya.sh/finalizer".to_owned()),
@@ -153,7 +168,7 @@ impl World {
                         edit.patch["metadata"]["resourceVersion"], live["metadata"]["resourceVersion"],
                         "guarded"
                     );
-                    merge_patch(live, &edit.patch);
+                    ssa::patch(live, &edit.patch);
                     tidy(live);
                 }
                 Step::Status { fields, .. } => {
@@ -201,8 +216,8 @@ impl World {
         }
     }
 
-    /// Reconciles until the plan is silent.
-    pub(crate) fn rest(&mut self) -> usize {
+    /// Reconciles until the plan is silent. Returns the number of plans before.
+    pub fn rest(&mut self) -> usize {
         for count in 0..12 {
             let plan = self.step();
             if self.gone || plan.is_silent() {
@@ -213,7 +228,8 @@ impl World {
     }
 }
 
-pub(crate) fn reported(plan: &Plan) -> String {
+/// Text of a plan for golden cases, with its work at the broker.
+pub fn reported(plan: &Plan) -> String {
     let mut text = reported::plan(&plan.kube);
     if let Some(work) = &plan.queue {
         text = format!("queue: {work:?}\n{}", if text.trim() == "{}" { "" } else { &text });
@@ -225,7 +241,7 @@ fn key(resource: &ApiResource, name: &str) -> (String, String, String) {
     (resource.group.clone(), resource.kind.clone(), name.to_owned())
 }
 
-pub(crate) fn at(object: &Value) -> (String, String, String) {
+fn at(object: &Value) -> (String, String, String) {
     let api = object["apiVersion"].as_str().unwrap();
     let group = api.split_once('/').map_or("", |(g, _)| g);
     let text = |v: &Value| v.as_str().unwrap().to_owned();
@@ -237,7 +253,7 @@ pub(crate) fn at(object: &Value) -> (String, String, String) {
 }
 
 /// Removes the fields of the operator's field manager.
-pub(crate) fn take_out(live: &mut Value) {
+pub fn take_out(live: &mut Value) {
     if let Some(list) = live
         .pointer_mut("/spec/template/spec/containers")
         .and_then(Value::as_array_mut)
@@ -286,26 +302,4 @@ fn merge(live: &mut Value, sent: &Value) {
         }
         (live, sent) => live.clone_from(sent),
     }
-}
-
-fn merge_patch(target: &mut Value, patch: &Value) {
-    let Value::Object(changes) = patch else {
-        target.clone_from(patch);
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, change) in changes {
-        if change.is_null() {
-            target.as_object_mut().unwrap().remove(key);
-        } else {
-            merge_patch(&mut target[key.as_str()], change);
-        }
-    }
-}
-
-/// Name of an actor.
-pub(crate) fn name(actor: &AsyncActor) -> String {
-    actor.name_any()
 }

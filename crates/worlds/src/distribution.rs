@@ -1,8 +1,6 @@
 //! Observed state of one LlamaStackDistribution, without a cluster.
-#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -18,51 +16,51 @@ use runway_llama_stack_operator::plan::plan;
 use runway_llama_stack_operator::settings::{POD_USER, Settings};
 use runway_operator::plan::{Plan, Step};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Input of a case in addition to the LlamaStackDistribution.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "fields of a file that people write")]
-pub(crate) struct Given {
+pub struct Given {
     /// The time.
     #[serde(default = "noon")]
-    pub(crate) now: Timestamp,
+    pub now: Timestamp,
     /// Everything the spec asks for has been made, and the status was written.
     #[serde(default)]
-    pub(crate) deployed: bool,
+    pub deployed: bool,
     /// Status of the Deployment, its observed generation filled in.
-    pub(crate) deployment: Option<Value>,
+    pub deployment: Option<Value>,
     /// Status of pods of the present template; `template: old` makes one of an earlier one.
     #[serde(default)]
-    pub(crate) pods: Vec<Value>,
+    pub pods: Vec<Value>,
     /// Merged into live objects: by kind and name.
     #[serde(default)]
-    pub(crate) live: BTreeMap<String, Value>,
+    pub live: BTreeMap<String, Value>,
     /// Data of ConfigMaps, by name.
     #[serde(default)]
-    pub(crate) config_maps: BTreeMap<String, BTreeMap<String, String>>,
+    pub config_maps: BTreeMap<String, BTreeMap<String, String>>,
     /// ModelDeployments by name, with the port of their endpoint.
     #[serde(default)]
-    pub(crate) models: BTreeMap<String, Option<i32>>,
+    pub models: BTreeMap<String, Option<i32>>,
     /// Answer of the server.
-    pub(crate) server: Option<Server>,
+    pub server: Option<Server>,
     /// Reason why the server did not answer.
-    pub(crate) silent: Option<String>,
+    pub silent: Option<String>,
     /// The operator does not know its own image.
     #[serde(default)]
-    pub(crate) without_image: bool,
+    pub without_image: bool,
     /// The cluster gives each namespace users of its own, as OpenShift does.
     #[serde(default)]
-    pub(crate) assigns_users: bool,
+    pub assigns_users: bool,
     /// NetworkPolicies for all.
     #[serde(default)]
-    pub(crate) network_policies: bool,
+    pub network_policies: bool,
 }
 
+/// Answer of a server.
 #[derive(Clone, Deserialize)]
-pub(crate) struct Server {
+pub struct Server {
     version: String,
     /// None if the server requires authentication.
     #[serde(default)]
@@ -73,20 +71,19 @@ fn noon() -> Timestamp {
     "2026-11-21T12:00:00Z".parse().unwrap()
 }
 
-pub(crate) fn yaml<T: DeserializeOwned>(path: &Path) -> T {
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 /// A LlamaStackDistribution and all there is for it.
-pub(crate) struct World {
-    pub(crate) llsd: LlamaStackDistribution,
-    pub(crate) given: Given,
-    pub(crate) live: BTreeMap<(Kind, String), DynamicObject>,
+pub struct World {
+    /// The LlamaStackDistribution.
+    pub llsd: LlamaStackDistribution,
+    /// Input in addition to it.
+    pub given: Given,
+    /// Objects that the operator created.
+    pub live: BTreeMap<(Kind, String), DynamicObject>,
 }
 
 impl World {
-    pub(crate) fn new(mut llsd: LlamaStackDistribution, given: Given) -> Self {
+    /// The world of a case. With `deployed`, the first plan has been carried out.
+    pub fn new(mut llsd: LlamaStackDistribution, given: Given) -> Self {
         llsd.metadata.namespace.get_or_insert_with(|| "default".to_owned());
         llsd.metadata.generation.get_or_insert(1);
         llsd.metadata.uid.get_or_insert_with(|| "uid-of-llsd".to_owned());
@@ -108,7 +105,8 @@ impl World {
         world
     }
 
-    pub(crate) fn observed(&self) -> Observed {
+    /// Input of the next plan.
+    pub fn observed(&self) -> Observed {
         self.observed_with(self.given.deployment.as_ref(), &self.given.pods)
     }
 
@@ -205,7 +203,7 @@ impl World {
     }
 
     /// Does what the executor does.
-    pub(crate) fn carry_out(&mut self, plan: &Plan) {
+    pub fn carry_out(&mut self, plan: &Plan) {
         for step in plan.steps() {
             match step {
                 Step::Delete(delete) => {
@@ -257,7 +255,7 @@ fn endpoint(name: &str, port: i32) -> Endpoint {
 const SCRIPTS: [&str; 2] = ["install_provider.py", "extract_config.sh"];
 
 /// Displays a plan without the scripts, which are long.
-pub(crate) fn reported(plan: &Plan) -> String {
+pub fn reported(plan: &Plan) -> String {
     let mut plan = plan.clone();
     for apply in &mut plan.apply {
         if let Some(data) = apply.object.data.get_mut("data").and_then(Value::as_object_mut) {

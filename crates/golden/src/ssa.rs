@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 /// Fields with their values, by path.
-pub(crate) type Fields = BTreeMap<Vec<String>, Value>;
+pub type Fields = BTreeMap<Vec<String>, Value>;
 
 /// Fields that each field manager applied last.
 #[derive(Clone, Debug, Default, Hash)]
-pub(crate) struct Applied(BTreeMap<String, Fields>);
+pub struct Applied(BTreeMap<String, Fields>);
 
 impl Applied {
-    /// Applies the complete fields of a manager. A field that another manager owns with another value is a conflict.
-    pub(crate) fn apply(&mut self, manager: &str, wanted: &Value) -> Result<(), String> {
+    /// Applies the complete fields of a manager.
+    ///
+    /// # Errors
+    /// Another manager owns a field with another value.
+    pub fn apply(&mut self, manager: &str, wanted: &Value) -> Result<(), String> {
         let wanted = fields(wanted);
         for (other, theirs) in self.0.iter().filter(|(name, _)| *name != manager) {
             for (path, value) in &wanted {
@@ -33,17 +36,17 @@ impl Applied {
     }
 
     /// The merged fields of all managers.
-    pub(crate) fn merged(&self) -> Value {
+    pub fn merged(&self) -> Value {
         whole(self.0.values().flatten())
     }
 
     /// The fields of one manager.
-    pub(crate) fn of(&self, manager: &str) -> Fields {
+    pub fn of(&self, manager: &str) -> Fields {
         self.0.get(manager).cloned().unwrap_or_default()
     }
 
     /// Paths with more than one owner.
-    pub(crate) fn shared(&self) -> Vec<String> {
+    pub fn shared(&self) -> Vec<String> {
         let mut holders: BTreeMap<&Vec<String>, usize> = BTreeMap::new();
         for path in self.0.values().flat_map(BTreeMap::keys) {
             *holders.entry(path).or_default() += 1;
@@ -54,7 +57,10 @@ impl Applied {
 }
 
 /// The fields of a value.
-pub(crate) fn fields(value: &Value) -> Fields {
+///
+/// # Panics
+/// A condition has no type.
+pub fn fields(value: &Value) -> Fields {
     let mut found = Fields::new();
     collect(&mut Vec::new(), value, &mut found);
     found
@@ -84,7 +90,7 @@ fn collect(path: &mut Vec<String>, value: &Value, found: &mut Fields) {
 }
 
 /// The value with these fields.
-pub(crate) fn whole<'a>(fields: impl IntoIterator<Item = (&'a Vec<String>, &'a Value)>) -> Value {
+pub fn whole<'a>(fields: impl IntoIterator<Item = (&'a Vec<String>, &'a Value)>) -> Value {
     let mut whole = Value::Object(Map::new());
     for (path, value) in fields {
         let mut at = &mut whole;
@@ -100,7 +106,7 @@ pub(crate) fn whole<'a>(fields: impl IntoIterator<Item = (&'a Vec<String>, &'a V
 }
 
 /// A merge patch of RFC 7396.
-pub(crate) fn patch(target: &mut Value, patch: &Value) {
+pub fn patch(target: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {
         target.clone_from(patch);
         return;
@@ -109,8 +115,8 @@ pub(crate) fn patch(target: &mut Value, patch: &Value) {
         *target = Value::Object(Map::new());
     }
     for (key, change) in changes {
-        if change.is_null() {
-            target.as_object_mut().unwrap().remove(key);
+        if let (true, Some(fields)) = (change.is_null(), target.as_object_mut()) {
+            fields.remove(key);
         } else {
             self::patch(&mut target[key.as_str()], change);
         }
