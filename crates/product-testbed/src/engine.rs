@@ -10,7 +10,7 @@ use runway_testbed::Node;
 use runway_testbed::engine::MODEL;
 use serde_json::{Value, json};
 
-use super::{Bed, NAMESPACE};
+use crate::{Bed, NAMESPACE};
 
 /// A model of an image with llama-server. KAITO's Service targets port 5000, which its llama-server does not choose itself.
 pub fn model(name: &str, provider: &str, image: &str) -> Value {

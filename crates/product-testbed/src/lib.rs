@@ -1,6 +1,16 @@
-//! A control plane with our CRDs, roles and webhooks, and the controllers in this very process: each test starts and kills
-//! what it wants. Every controller has the client certificate and the role that it would have in a cluster.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+//! A control plane with our CRDs, roles and webhooks, and the controllers in the process of the test, which starts and kills
+//! them. Every controller has the client certificate and the role that it would have in a cluster.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`engine`] | models of real engines |
+//! | [`program`] | built programs as processes |
+//! | [`served`] | a console and its users |
+#![allow(
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    reason = "every step of a test can fail, and its message says what did"
+)]
 
 pub mod engine;
 pub mod program;
@@ -50,7 +60,9 @@ pub const NAMESPACE: &str = "default";
 
 /// A control plane, with a node or without, and who is known to it.
 pub struct Bed<C = Box<ControlPlane>> {
+    /// The control plane.
     pub cluster: C,
+    /// Client of an administrator.
     pub admin: Client,
     webhook_port: u16,
     /// Namespaces that controllers watch, and in which they have their permissions.
@@ -130,6 +142,7 @@ impl Bed {
         Self::start_with(Upstream::Kaito, true).await
     }
 
+    /// Our CRDs and roles, these CRDs, and webhooks if desired.
     pub async fn start_with(upstream: Upstream, webhooks: bool) -> Result<Self> {
         Self::start_trusting(upstream, webhooks, Vec::new()).await
     }
@@ -216,6 +229,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         self.core_with(true).await
     }
 
+    /// The core controller, with the built-in selector or without.
     pub async fn core_with(&self, selector_enabled: bool) -> Result<Running> {
         self.core_on(self.webhook_port, alone, selector_enabled).await
     }
@@ -542,10 +556,12 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         Ok(())
     }
 
+    /// ModelDeployments.
     pub fn deployments(&self) -> Api<ModelDeployment> {
         Api::namespaced(self.admin.clone(), NAMESPACE)
     }
 
+    /// InferenceProviderConfigs.
     pub fn configs(&self) -> Api<InferenceProviderConfig> {
         Api::all(self.admin.clone())
     }
@@ -570,6 +586,7 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
             .await?)
     }
 
+    /// Deletes a ModelDeployment.
     pub async fn delete(&self, name: &str) -> Result<()> {
         self.deployments().delete(name, &DeleteParams::background()).await?;
         Ok(())
@@ -622,10 +639,12 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
         )
     }
 
+    /// Workspaces of KAITO.
     pub fn workspaces(&self) -> Api<DynamicObject> {
         self.upstream(runway_provider_kaito::WORKSPACE, "v1beta1")
     }
 
+    /// InferenceSets of KAITO.
     pub fn inference_sets(&self) -> Api<DynamicObject> {
         self.upstream(runway_provider_kaito::INFERENCE_SET, "v1beta1")
     }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::PATIENCE;
+use crate::PATIENCE;
 
 /// A console that is served.
 pub struct Served {
@@ -26,6 +26,7 @@ pub struct Served {
 }
 
 impl Served {
+    /// A console whose own credentials are those of an administrator.
     pub async fn start(cluster: &ControlPlane, login: Option<LoginOptions>) -> Result<Self> {
         Self::start_as(cluster, login, "console", &["system:masters"]).await
     }
@@ -64,6 +65,7 @@ impl Served {
         })
     }
 
+    /// Origin of its pages.
     pub fn origin(&self) -> String {
         self.site.clone()
     }
@@ -72,6 +74,7 @@ impl Served {
         self.site.split_once("://").map_or("", |(_, host)| host)
     }
 
+    /// Opens the printed URL. Returns the cookie of the session.
     pub async fn enter(&self) -> Result<String> {
         let key = self.url.split_once('?').context("no key")?.1;
         let entered = self.ask("GET", &format!("/?{key}"), &[], "").await?;
@@ -94,6 +97,7 @@ impl Served {
         self.with_cookie(&self.enter().await?).await
     }
 
+    /// Sends a request. The response is read from the socket.
     pub async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Result<TcpStream> {
         let mut socket = TcpStream::connect(self.at).await?;
         let mut all = vec![format!("{method} {path} HTTP/1.1"), "connection: close".to_owned()];
@@ -110,6 +114,7 @@ impl Served {
         Ok(socket)
     }
 
+    /// Sends a request, and reads the whole response.
     pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Result<Answer> {
         let mut text = String::new();
         self.send(method, path, headers, body)
@@ -142,6 +147,7 @@ impl Served {
         })
     }
 
+    /// Opens a stream of events.
     pub async fn live(&self, query: &str, cookie: &str) -> Result<Live> {
         let socket = self
             .send("GET", &format!("/live?{query}"), &[("cookie", cookie)], "")
@@ -170,10 +176,12 @@ impl User<'_> {
         Ok(BufReader::new(socket).lines())
     }
 
+    /// Reads a page.
     pub async fn get(&self, path: &str) -> Result<Answer> {
         self.served.ask("GET", path, &[("cookie", &self.cookie)], "").await
     }
 
+    /// Sends a form of the console.
     pub async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Result<Answer> {
         self.post_from(&self.served.origin(), path, fields).await
     }
@@ -187,15 +195,19 @@ impl User<'_> {
     }
 }
 
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
+    /// Status code.
     pub code: u16,
     /// By name in lower case; a line for each time that it is given.
     pub headers: BTreeMap<String, String>,
+    /// Body, of chunks too.
     pub body: String,
 }
 
 impl Answer {
+    /// Value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }

@@ -1,7 +1,5 @@
 //! Permissions: controllers have exactly those that they use, counted in the audit log; users have those of their role.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -28,6 +26,7 @@ use runway_operator::access::{by_scope, rule};
 use runway_operator::autoscaler::{HORIZONTAL_POD_AUTOSCALER, SCALED_OBJECT};
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
 use runway_operator::object::Kind;
+use runway_product_testbed::*;
 use runway_provider_direct::Direct;
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kaito::{INFERENCE_SET, Kaito, WORKSPACE};
@@ -38,7 +37,6 @@ use runway_testbed::engine::MODELS;
 use runway_testbed::traffic::{Begun, client};
 use runway_testbed::{RabbitMq, RabbitMqOptions, apply, crds, eventually, tokens};
 use serde_json::{Value, json};
-use support::*;
 use tokio_util::sync::CancellationToken;
 
 /// Asked for by the API server itself, in clusters that enforce it for owner references: no request of its own.

@@ -11,8 +11,6 @@
     reason = "what the messages are, and how long it took, is worth reading"
 )]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,14 +28,14 @@ use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, ModelDeploymentStatus, Phase};
 use runway_operator::client::ClientArgs;
 use runway_operator::services::Services;
+use runway_product_testbed::engine::{alias, endpoint, model, with_args};
+use runway_product_testbed::{Bed, NAMESPACE, Upstream};
 use runway_provider_direct::Direct;
 use runway_provider_kaito::Kaito;
 use runway_testbed::engine::{self, LlamaServer, MODEL, NOT_A_MODEL, SENTENCE};
 use runway_testbed::{Node, PATIENCE, eventually, images};
 use runway_upstream_simulator::{self as simulator, Simulator};
 use serde_json::{Value, json};
-use support::engine::{alias, endpoint, model, with_args};
-use support::{Bed, NAMESPACE, Upstream};
 
 /// Models that live at the same time.
 const DIRECT: usize = 6;

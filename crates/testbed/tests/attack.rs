@@ -4,8 +4,6 @@
 
 #![allow(clippy::print_stdout, reason = "the figures are of use when the test passes, too")]
 
-mod support;
-
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -22,6 +20,8 @@ use kube::{Api, ResourceExt as _};
 use runway_api::{ModelDeployment, labels};
 use runway_asya_testbed::pipeline::Broker;
 use runway_manifests::{self as manifests, gateway, router};
+use runway_product_testbed::program::{self, Program};
+use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, Upstream};
 use runway_router::AUDIENCE;
 use runway_testbed::traffic::client::{Answer, Begun, chat, request};
 use runway_testbed::{RabbitMq, RabbitMqOptions, audit, eventually, programs, tokens};
@@ -29,8 +29,6 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
-use support::program::{self, Program};
-use support::{Bed, NAMESPACE, PATIENCE, Upstream};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;

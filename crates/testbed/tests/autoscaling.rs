@@ -1,8 +1,6 @@
 //! Autoscaling of ModelDeployments on a real API server with the real HorizontalPodAutoscaler controller, and on a real node with
 //! a real KEDA.
 
-mod support;
-
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -15,13 +13,13 @@ use kube::core::{DynamicObject, ObjectMeta};
 use runway_api::condition::{AUTOSCALER_READY, Conditions, READY};
 use runway_api::{ModelDeployment, labels};
 use runway_core::autoscalers::SCALED_OBJECT;
+use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, Upstream, vllm};
 use runway_provider_direct::{DEPLOYMENT, Direct};
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::engine::{LlamaServer, MODEL};
 use runway_testbed::{ControlPlane, Node, audit, crds, eventually, keda};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, PATIENCE, Upstream, vllm};
 
 fn autoscaled(name: &str, autoscaling: &Value) -> Value {
     let mut object = vllm(name, "direct");
@@ -38,40 +36,43 @@ fn by_clock() -> Value {
         "timezone": "UTC", "start": "0 8 * * *", "end": "0 18 * * *", "desiredReplicas": "2" } } })
 }
 
-impl<C: Deref<Target = ControlPlane>> Bed<C> {
-    fn autoscalers(&self) -> Api<HorizontalPodAutoscaler> {
-        Api::namespaced(self.admin.clone(), NAMESPACE)
-    }
+fn autoscalers<C: Deref<Target = ControlPlane>>(bed: &Bed<C>) -> Api<HorizontalPodAutoscaler> {
+    Api::namespaced(bed.admin.clone(), NAMESPACE)
+}
 
-    /// Waits for this reason of the condition, and returns the message.
-    async fn autoscaler_is(&self, name: &str, reason: &str) -> Result<String> {
-        eventually(PATIENCE, async || {
-            let status = self.deployments().get(name).await?.status.unwrap_or_default();
-            let condition = status.conditions.get_condition(AUTOSCALER_READY);
-            let found = condition.with_context(|| format!("no condition: {:?}", status.conditions))?;
-            ensure!(found.reason == reason, "{}: {}", found.reason, found.message);
-            Ok(found.message.clone())
-        })
-        .await
-    }
+/// Waits for this reason of the condition, and returns the message.
+async fn autoscaler_is<C: Deref<Target = ControlPlane>>(bed: &Bed<C>, name: &str, reason: &str) -> Result<String> {
+    eventually(PATIENCE, async || {
+        let status = bed.deployments().get(name).await?.status.unwrap_or_default();
+        let condition = status.conditions.get_condition(AUTOSCALER_READY);
+        let found = condition.with_context(|| format!("no condition: {:?}", status.conditions))?;
+        ensure!(found.reason == reason, "{}: {}", found.reason, found.message);
+        Ok(found.message.clone())
+    })
+    .await
+}
 
-    /// Waits until an autoscaler of this name exists, or is gone.
-    async fn exists(&self, kind: runway_provider::Kind, name: &str, expected: bool) -> Result<Option<DynamicObject>> {
-        eventually(PATIENCE, async || {
-            let found = self.upstream(kind, kind.version).get_opt(name).await?;
-            ensure!(found.is_some() == expected, "{} '{name}': {found:?}", kind.kind);
-            Ok(found)
-        })
-        .await
-    }
+/// Waits until an autoscaler of this name exists, or is gone.
+async fn exists<C: Deref<Target = ControlPlane>>(
+    bed: &Bed<C>,
+    kind: runway_provider::Kind,
+    name: &str,
+    expected: bool,
+) -> Result<Option<DynamicObject>> {
+    eventually(PATIENCE, async || {
+        let found = bed.upstream(kind, kind.version).get_opt(name).await?;
+        ensure!(found.is_some() == expected, "{} '{name}': {found:?}", kind.kind);
+        Ok(found)
+    })
+    .await
+}
 
-    async fn scale(&self, name: &str, replicas: i32) -> Result<()> {
-        let patch = json!({ "spec": { "replicas": replicas } });
-        self.deployments()
-            .patch_scale(name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await?;
-        Ok(())
-    }
+async fn scale<C: Deref<Target = ControlPlane>>(bed: &Bed<C>, name: &str, replicas: i32) -> Result<()> {
+    let patch = json!({ "spec": { "replicas": replicas } });
+    bed.deployments()
+        .patch_scale(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
 }
 
 #[tokio::test]
@@ -88,7 +89,7 @@ async fn autoscaler_follows_the_spec() -> Result<()> {
         md.spec.scaling
     );
     // The real controller asks for a metric that nothing serves here.
-    let message = bed.autoscaler_is("llama", "AutoscalerInactive").await?;
+    let message = autoscaler_is(&bed, "llama", "AutoscalerInactive").await?;
     ensure!(message.contains("vllm:num_requests_running"), "{message}");
     bed.event("llama", "ResourceCreated").await?;
 
@@ -99,7 +100,7 @@ async fn autoscaler_follows_the_spec() -> Result<()> {
 
     bed.patch("llama", json!({ "spec": { "scaling": { "autoscaling": null } } }))
         .await?;
-    bed.exists(SCALED_OBJECT, "llama", false).await?;
+    exists(&bed, SCALED_OBJECT, "llama", false).await?;
     bed.status("llama", "without autoscaling", |s| {
         s.conditions.get_condition(AUTOSCALER_READY).is_none()
     })
@@ -109,8 +110,7 @@ async fn autoscaler_follows_the_spec() -> Result<()> {
 
 async fn direct_edits_are_reverted(bed: &Bed) -> Result<()> {
     let edit = json!({ "spec": { "maxReplicas": 50 } });
-    let edited = bed
-        .autoscalers()
+    let edited = autoscalers(bed)
         .patch("llama", &PatchParams::default(), &Patch::Merge(&edit))
         .await?;
     ensure!(
@@ -118,7 +118,7 @@ async fn direct_edits_are_reverted(bed: &Bed) -> Result<()> {
         "the edit is not stored"
     );
     eventually(PATIENCE, async || {
-        let spec = bed.autoscalers().get("llama").await?.spec.unwrap_or_default();
+        let spec = autoscalers(bed).get("llama").await?.spec.unwrap_or_default();
         ensure!(spec.max_replicas == 5, "{}", spec.max_replicas);
         Ok(())
     })
@@ -129,7 +129,7 @@ async fn direct_edits_are_reverted(bed: &Bed) -> Result<()> {
 
 /// Sends a whole manifest without a number of replicas: the one that an autoscaler wrote stays.
 async fn manifests_without_replicas_keep_them(bed: &Bed, created: &ModelDeployment) -> Result<()> {
-    bed.scale("llama", 4).await?;
+    scale(bed, "llama", 4).await?;
     let mut manifest = created.clone();
     manifest.metadata.managed_fields = None;
     manifest.spec.image = Some("example.com/vllm:2".to_owned());
@@ -170,20 +170,20 @@ async fn an_autoscaler_of_another_is_respected(bed: &Bed) -> Result<()> {
         },
     }))
     .await?;
-    let message = bed.autoscaler_is("llama", "OtherAutoscaler").await?;
+    let message = autoscaler_is(bed, "llama", "OtherAutoscaler").await?;
     ensure!(message.contains("HorizontalPodAutoscaler 'theirs'"), "{message}");
     eventually(PATIENCE, async || {
-        ensure!(bed.autoscalers().get_opt("llama").await?.is_none(), "two autoscalers");
+        ensure!(autoscalers(bed).get_opt("llama").await?.is_none(), "two autoscalers");
         Ok(())
     })
     .await?;
     ensure!(
-        bed.autoscalers().get_opt("theirs").await?.is_some(),
+        autoscalers(bed).get_opt("theirs").await?.is_some(),
         "that of another is gone"
     );
-    bed.autoscalers().delete("theirs", &DeleteParams::default()).await?;
+    autoscalers(bed).delete("theirs", &DeleteParams::default()).await?;
     eventually(PATIENCE, async || {
-        ensure!(bed.autoscalers().get_opt("llama").await?.is_some(), "not created again");
+        ensure!(autoscalers(bed).get_opt("llama").await?.is_some(), "not created again");
         Ok(())
     })
     .await
@@ -194,21 +194,21 @@ async fn a_trigger_needs_keda(bed: &Bed) -> Result<()> {
         json!({ "requestsInFlight": null, "trigger": by_clock()["trigger"], "minReplicas": 0, "maxReplicas": 3 });
     bed.patch("llama", json!({ "spec": { "scaling": { "autoscaling": trigger } } }))
         .await?;
-    let message = bed.autoscaler_is("llama", "KedaNotInstalled").await?;
+    let message = autoscaler_is(bed, "llama", "KedaNotInstalled").await?;
     ensure!(message.contains("install it"), "{message}");
     // The CRD is noticed without a restart.
     for crd in crds::upstream_crds(&[crds::KEDA_SCALED_OBJECTS])? {
         crds::install_crd(&bed.admin, crd).await?;
     }
-    let scaled = bed.exists(SCALED_OBJECT, "llama", true).await?.context("checked")?;
+    let scaled = exists(bed, SCALED_OBJECT, "llama", true).await?.context("checked")?;
     ensure!(
         scaled.data["spec"]["scaleTargetRef"]["kind"] == "ModelDeployment"
             && scaled.data["spec"]["minReplicaCount"] == 0,
         "{}",
         scaled.data
     );
-    bed.autoscaler_is("llama", "AutoscalerPending").await?;
-    ensure!(bed.autoscalers().get_opt("llama").await?.is_none(), "two autoscalers");
+    autoscaler_is(bed, "llama", "AutoscalerPending").await?;
+    ensure!(autoscalers(bed).get_opt("llama").await?.is_none(), "two autoscalers");
     Ok(())
 }
 
@@ -219,7 +219,7 @@ async fn models_without_autoscaling_are_rejected() -> Result<()> {
     let _direct = bed.provider(Direct::default()).await?;
     let _kuberay = bed.provider(KubeRay::default()).await?;
     bed.admission_is_up().await?;
-    bed.autoscaling_is_checked().await?;
+    autoscaling_is_checked(&bed).await?;
     let mut of_kuberay = autoscaled("llama", &by_requests());
     of_kuberay["spec"]["provider"]["name"] = "kuberay".into();
     let mut disaggregated = autoscaled("llama", &by_requests());
@@ -271,18 +271,16 @@ async fn models_without_autoscaling_are_rejected() -> Result<()> {
     Ok(())
 }
 
-impl Bed {
-    /// Waits until admission knows the registrations.
-    async fn autoscaling_is_checked(&self) -> Result<()> {
-        eventually(PATIENCE, async || {
-            for name in ["direct", "kuberay"] {
-                let refusal = self.refusal(&vllm("probe", name)).await?;
-                ensure!(refusal.is_none(), "{refusal:?}");
-            }
-            Ok(())
-        })
-        .await
-    }
+/// Waits until admission knows the registrations.
+async fn autoscaling_is_checked(bed: &Bed) -> Result<()> {
+    eventually(PATIENCE, async || {
+        for name in ["direct", "kuberay"] {
+            let refusal = bed.refusal(&vllm("probe", name)).await?;
+            ensure!(refusal.is_none(), "{refusal:?}");
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// An autoscaler writes `scale`; the provider passes it on.
@@ -306,7 +304,7 @@ async fn scale_reaches_the_upstream_object_of_every_provider() -> Result<()> {
     }
     for replicas in [1, 3] {
         for (provider, kind, version) in upstreams {
-            bed.scale(provider, replicas).await?;
+            scale(&bed, provider, replicas).await?;
             eventually(PATIENCE, async || {
                 let object = bed.upstream(kind, version).get(provider).await?;
                 let text = object.data["spec"].to_string();
@@ -348,64 +346,62 @@ async fn keda_scales_a_model_from_zero_and_back() -> Result<()> {
     object["spec"]["image"] = json!(engine.image.name);
     object["spec"]["resources"] = json!({ "memory": "256Mi", "cpu": "10m" });
     bed.create(object).await?;
-    bed.autoscaler_is("parrot", "AutoscalerActive").await?;
-    bed.asleep("parrot").await?;
+    autoscaler_is(&bed, "parrot", "AutoscalerActive").await?;
+    asleep(&bed, "parrot").await?;
 
     for round in 0..2 {
-        bed.demand(round).await?;
-        bed.running_with("parrot", 1).await?;
-        bed.pods()
+        demand(&bed, round).await?;
+        running_with(&bed, "parrot", 1).await?;
+        pods(&bed)
             .delete("demand", &DeleteParams::default().grace_period(0))
             .await?;
-        bed.asleep("parrot").await?;
+        asleep(&bed, "parrot").await?;
     }
     bed.delete("parrot").await?;
     bed.gone("parrot").await?;
-    bed.exists(SCALED_OBJECT, "parrot", false).await?;
+    exists(&bed, SCALED_OBJECT, "parrot", false).await?;
     bed.cluster.stop().await
 }
 
-impl Bed<Node> {
-    fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.admin.clone(), NAMESPACE)
-    }
+fn pods(bed: &Bed<Node>) -> Api<Pod> {
+    Api::namespaced(bed.admin.clone(), NAMESPACE)
+}
 
-    /// Creates the pod that the trigger counts. It never runs.
-    async fn demand(&self, round: usize) -> Result<()> {
-        self.apply(&json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": "demand", "namespace": NAMESPACE, "labels": { "demand": "yes", "round": round.to_string() } },
-            "spec": { "containers": [{ "name": "none", "image": "testbed.local/none", "imagePullPolicy": "Never" }] },
-        }))
-        .await?;
+/// Creates the pod that the trigger counts. It never runs.
+async fn demand(bed: &Bed<Node>, round: usize) -> Result<()> {
+    bed.apply(&json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "demand", "namespace": NAMESPACE, "labels": { "demand": "yes", "round": round.to_string() } },
+        "spec": { "containers": [{ "name": "none", "image": "testbed.local/none", "imagePullPolicy": "Never" }] },
+    }))
+    .await?;
+    Ok(())
+}
+
+/// Waits until the model has no pod, and says why.
+async fn asleep(bed: &Bed<Node>, name: &str) -> Result<()> {
+    bed.status(name, "scaled to zero", |s| {
+        let ready = s.conditions.get_condition(READY);
+        ready.is_some_and(|c| c.reason == "ScaledToZero")
+    })
+    .await?;
+    let of_model = ListParams::default().labels(&format!("{}={name}", labels::DEPLOYMENT));
+    eventually(PATIENCE, async || {
+        let pods = pods(bed).list(&of_model).await?.items;
+        ensure!(pods.is_empty(), "{} pods", pods.len());
         Ok(())
-    }
+    })
+    .await
+}
 
-    /// Waits until the model has no pod, and says why.
-    async fn asleep(&self, name: &str) -> Result<()> {
-        self.status(name, "scaled to zero", |s| {
-            let ready = s.conditions.get_condition(READY);
-            ready.is_some_and(|c| c.reason == "ScaledToZero")
-        })
-        .await?;
-        let of_model = ListParams::default().labels(&format!("{}={name}", labels::DEPLOYMENT));
-        eventually(PATIENCE, async || {
-            let pods = self.pods().list(&of_model).await?.items;
-            ensure!(pods.is_empty(), "{} pods", pods.len());
-            Ok(())
-        })
-        .await
-    }
-
-    /// Waits until the model answers with this number of replicas.
-    async fn running_with(&self, name: &str, replicas: i32) -> Result<()> {
-        self.status(name, "awake", |s| {
-            let ready = s.replicas.as_ref().and_then(|r| r.ready);
-            ready == Some(replicas) && s.conditions.is_true(READY)
-        })
-        .await?;
-        Ok(())
-    }
+/// Waits until the model answers with this number of replicas.
+async fn running_with(bed: &Bed<Node>, name: &str, replicas: i32) -> Result<()> {
+    bed.status(name, "awake", |s| {
+        let ready = s.replicas.as_ref().and_then(|r| r.ready);
+        ready == Some(replicas) && s.conditions.is_true(READY)
+    })
+    .await?;
+    Ok(())
 }
 
 /// The status of an autoscaler changes with each measurement.
@@ -416,12 +412,12 @@ async fn changing_metrics_cause_no_request() -> Result<()> {
     let _direct = bed.provider(Direct::default()).await?;
     bed.admission_is_up().await?;
     bed.create(autoscaled("quiet", &by_requests())).await?;
-    bed.autoscaler_is("quiet", "AutoscalerInactive").await?;
+    autoscaler_is(&bed, "quiet", "AutoscalerInactive").await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mark = bed.cluster.audit().await?.mark().await?;
     for number in 0..3 {
         let status = json!({ "status": { "currentReplicas": number, "desiredReplicas": number } });
-        bed.autoscalers()
+        autoscalers(&bed)
             .patch_status("quiet", &PatchParams::default(), &Patch::Merge(&status))
             .await?;
     }

@@ -3,8 +3,6 @@
 //!
 //! `UPDATE_PICTURES=1` takes the pictures of the docs anew.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -12,12 +10,12 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, CustomResourceExt, ResourceExt};
 use runway_api::AsyncActor;
+use runway_product_testbed::served::Served;
+use runway_product_testbed::*;
 use runway_provider_dynamo::Dynamo;
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::{EXAMPLES, browser, crds, eventually};
 use serde_json::Value;
-use support::served::Served;
-use support::*;
 
 /// Examples beside the models.
 const OTHERS: [&str; 2] = ["asya/standalone", "llama-stack/starter"];

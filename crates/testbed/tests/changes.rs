@@ -5,8 +5,6 @@
 //! KAITO (played by the upstream simulator) and direct run real pods with a real engine. KubeRay (the simulator) builds clusters
 //! without pods. Of Dynamo only the object can be seen.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::path::Path;
@@ -24,6 +22,7 @@ use runway_api::condition::{self, Conditions};
 use runway_api::{ModelDeployment, labels};
 use runway_operator::client::ClientArgs;
 use runway_operator::services::{ServicePort, Services};
+use runway_product_testbed::{Bed, NAMESPACE, Upstream, vllm};
 use runway_provider::Kind;
 use runway_provider_direct::{DEPLOYMENT, Direct};
 use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo};
@@ -34,7 +33,6 @@ use runway_testbed::{ControlPlane, PATIENCE, crds, eventually};
 use runway_upstream_simulator::{self as simulator, Simulator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, Upstream, vllm};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Attempts of a request, 300 ms apart, before the model counts as interrupted. A pod that ends may break a connection.

@@ -1,8 +1,6 @@
 //! The web console against a real API server: sign-in, refusals, live updates, and that no user sees or does more than the API
 //! server permits.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -17,11 +15,11 @@ use runway_client::cluster::Cluster;
 use runway_client::target::Target;
 use runway_manifests as manifests;
 use runway_operator::client::ClientArgs;
+use runway_product_testbed::served::{Answer, Served, User, csrf};
+use runway_product_testbed::*;
 use runway_testbed::{Node, Options, eventually, images, node, tokens};
 use runway_web::server::LoginOptions;
 use serde_json::json;
-use support::served::{Answer, Served, User, csrf};
-use support::*;
 use tokio_util::task::AbortOnDropHandle;
 
 /// A change must be in the browser by then; a machine that is busy may take longer now and then.

@@ -1,8 +1,6 @@
 //! The rules of `docs/reference/provider-contract.md` that need a real API server, for KAITO with the upstream simulator and for the
 //! example provider. The others are in `runway_provider::conformance`.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +20,11 @@ use runway_api::model_deployment::{Phase, ProviderStatus};
 use runway_api::{InferenceProviderConfigSpec, InferenceProviderConfigStatus, ModelDeployment, labels};
 use runway_manifests::{self as manifests, Identity};
 use runway_operator::plan::Finalizer;
+use runway_product_testbed::{Bed, LONG, NAMESPACE, PATIENCE, Upstream, gemma, gemma_simulated};
 use runway_provider::{ChildRef, Installed, Provider, Reading, Refusal, Request, Translation, upstream};
 use runway_provider_kaito::{INFERENCE_SET, Kaito};
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
-use support::{Bed, LONG, NAMESPACE, PATIENCE, Upstream, gemma, gemma_simulated};
 
 #[tokio::test]
 async fn r2_it_registers_itself_and_again_when_it_was_deleted() -> Result<()> {

@@ -4,8 +4,6 @@
 //! pure plan: `r25` of the conformance suite for each provider, and of `contract.rs` for the core.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
 
-mod support;
-
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -15,10 +13,10 @@ use kube::{Api, ResourceExt};
 use runway_api::model_deployment::Phase;
 use runway_api::{ModelDeployment, labels};
 use runway_manifests as manifests;
+use runway_product_testbed::{Bed, PATIENCE, Running, Upstream, vllm};
 use runway_provider::upstream::crd_name;
 use runway_testbed::eventually;
 use serde_json::json;
-use support::{Bed, PATIENCE, Running, Upstream, vllm};
 
 const PROVIDERS: [&str; 4] = ["kaito", "dynamo", "kuberay", "direct"];
 /// Those whose operator puts a finalizer on its object; KubeRay's puts none on a RayService, which goes at once.

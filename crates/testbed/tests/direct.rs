@@ -1,8 +1,6 @@
 //! The direct provider on a real API server and controller manager. No kubelet runs: a test plays it where pods are
 //! ready.
 
-mod support;
-
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
@@ -15,6 +13,7 @@ use runway_api::model_deployment::Phase;
 use runway_cli::args::CommandLine;
 use runway_cli::commands;
 use runway_client::text::Look;
+use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, Upstream, gemma};
 use runway_provider::{Installed, Provider, Request};
 use runway_provider_direct::{DEPLOYMENT, Direct, SERVICE};
 use runway_provider_dynamo::Dynamo;
@@ -22,7 +21,6 @@ use runway_provider_kaito::Kaito;
 use runway_provider_kuberay::KubeRay;
 use runway_testbed::eventually;
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, PATIENCE, Upstream, gemma};
 
 /// Every field is set, amounts in forms that the server changes.
 fn everything(name: &str) -> Value {

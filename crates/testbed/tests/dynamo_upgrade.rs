@@ -1,17 +1,15 @@
 //! An upgrade of Dynamo under a disaggregated ModelDeployment: made as v1alpha1, stored and converted as v1beta1, written
 //! again by the provider. Dynamo is the upstream simulator; its conversion and its refusals are those of the new release.
 
-mod support;
-
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use runway_api::condition::{self, Conditions};
 use runway_api::model_deployment::Phase;
+use runway_product_testbed::{Bed, Upstream, vllm};
 use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo};
 use runway_testbed::{PATIENCE, crds, eventually};
 use runway_upstream_simulator::{conversion::ConversionWebhook, dynamo};
 use serde_json::{Value, json};
-use support::{Bed, Upstream, vllm};
 
 #[tokio::test]
 async fn a_disaggregated_graph_survives_an_upgrade_of_dynamo() -> Result<()> {

@@ -2,8 +2,6 @@
 //! first screen. What cannot be seeded here (no kubelet runs) is in the golden cases of `runway-client`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -24,9 +22,9 @@ use runway_manifests::{self as manifests, Release};
 use runway_operator::clock;
 use runway_operator::scope::Namespaces;
 use runway_operator::webhook::certificates::{Authorities, Lifetimes};
+use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, gemma, gemma_simulated, simulated, vllm};
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, PATIENCE, gemma, gemma_simulated, simulated, vllm};
 
 /// Lines of a terminal of default size.
 const SCREEN: usize = 25;
@@ -302,7 +300,7 @@ async fn users(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-async fn admission(bed: &Bed, core: support::Running) -> Result<()> {
+async fn admission(bed: &Bed, core: runway_product_testbed::Running) -> Result<()> {
     // No controller repairs the faults from here on.
     drop(core);
     named(bed, "webhook-answers").await?;
@@ -351,7 +349,7 @@ async fn kinds(bed: &Bed) -> Result<()> {
 /// The number of requests does not grow with the number of objects.
 #[tokio::test]
 async fn a_thousand_objects_take_no_more_requests() -> Result<()> {
-    let bed = Bed::start_with(support::Upstream::Kaito, false).await?;
+    let bed = Bed::start_with(runway_product_testbed::Upstream::Kaito, false).await?;
     let requests = async || -> Result<usize> {
         let audit = bed.cluster.audit().await?;
         let mark = audit.mark().await?;

@@ -1,8 +1,6 @@
 //! Leaders that are killed or stopped, while the clocks of the replicas differ by two hours: another replica takes over.
 //! `cargo xtask storm --leaders` does it many times.
 
-mod support;
-
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,10 +11,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use runway_api::labels;
 use runway_manifests as manifests;
+use runway_product_testbed::program::{Program, ready};
+use runway_product_testbed::{Bed, PATIENCE, Upstream, gemma, report, storm_setting};
 use runway_testbed::{clocks, eventually, free_port, programs};
 use serde_json::json;
-use support::program::{Program, ready};
-use support::{Bed, PATIENCE, Upstream, gemma, report, storm_setting};
 
 /// Programs, whose Leases and users have their names.
 const CONTROLLERS: [&str; 5] = [

@@ -1,7 +1,5 @@
 //! Two replicas: one acts, the other takes over when it ends, and nothing breaks when both act.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -11,9 +9,9 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use runway_manifests as manifests;
 use runway_operator::lease::{Election, Leadership, LeaseArgs};
+use runway_product_testbed::*;
 use runway_testbed::{audit, eventually};
 use serde_json::json;
-use support::*;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 

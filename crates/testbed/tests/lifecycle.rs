@@ -1,7 +1,5 @@
 //! The life of a ModelDeployment on a real API server: core, KAITO provider and the upstream simulator.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,9 +19,9 @@ use parking_lot::Mutex;
 use runway_api::condition::{self, Conditions};
 use runway_api::labels;
 use runway_api::model_deployment::Phase;
+use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, Upstream, gemma, gemma_simulated, vllm};
 use runway_testbed::{audit, crds, eventually};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, PATIENCE, Upstream, gemma, gemma_simulated, vllm};
 use tokio_util::task::AbortOnDropHandle;
 
 #[tokio::test]

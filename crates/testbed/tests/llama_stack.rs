@@ -2,8 +2,6 @@
 //! by writing the status of pods.
 #![allow(clippy::too_many_lines, reason = "a life is a story")]
 
-mod support;
-
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -22,9 +20,9 @@ use runway_client::source::Source;
 use runway_client::tree::Row;
 use runway_client::{diff, operated};
 use runway_operator::clock;
+use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, Upstream};
 use runway_testbed::{audit, eventually};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, PATIENCE, Upstream};
 
 /// A user's view.
 struct User {
@@ -479,7 +477,7 @@ async fn named_objects_are_followed() -> Result<()> {
             .contains("ModelDeployment 'gemma' does not exist")
     })
     .await?;
-    user.bed.create(support::gemma("gemma")).await?;
+    user.bed.create(runway_product_testbed::gemma("gemma")).await?;
     let models = user.all::<ModelDeployment>();
     for port in [80, 81] {
         let status = Patch::Merge(json!({ "status": { "endpoint": { "service": "gemma", "port": port } } }));

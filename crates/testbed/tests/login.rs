@@ -1,8 +1,6 @@
 //! Signing in to the console at an issuer of OpenID Connect: a real Dex, a real API server that trusts it or does not, and an
 //! issuer that lies.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,13 +22,13 @@ use runway_manifests::Identity;
 use runway_manifests::console;
 use runway_operator::clock;
 use runway_operator::scope::Namespaces;
+use runway_product_testbed::served::{Answer, Served, User};
+use runway_product_testbed::*;
 use runway_testbed::dex::Dex;
 use runway_testbed::eventually;
 use runway_web::oidc::{ClaimNames, Impersonation, Settings};
 use runway_web::server::LoginOptions;
 use serde_json::{Value, json};
-use support::served::{Answer, Served, User};
-use support::*;
 use tokio_util::task::AbortOnDropHandle;
 
 const SITE: &str = "https://console.test";

@@ -1,8 +1,6 @@
 //! `kubeairunway migrate` on a real API server: what it shows, what it refuses, and that the model serves on the other side.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot run should fail")]
 
-mod support;
-
 use anyhow::{Result, ensure};
 use clap::Parser;
 use kube::ResourceExt;
@@ -11,8 +9,8 @@ use runway_cli::args::CommandLine;
 use runway_cli::commands;
 use runway_client::diagnostic::Diagnostic;
 use runway_client::text::Look;
+use runway_product_testbed::{Bed, Running, Upstream, gemma, vllm};
 use runway_upstream_simulator::Simulator;
-use support::{Bed, Running, Upstream, gemma, vllm};
 
 /// The core, the providers KAITO and Dynamo, and the simulator of their operators.
 async fn two_providers() -> Result<(Bed, [Running; 3], Simulator)> {
@@ -136,7 +134,7 @@ async fn migrate(bed: &Bed, args: &[&str]) -> Result<Result<Answer, answer::Erro
         &kubeconfig,
         "migrate",
         "-n",
-        support::NAMESPACE,
+        runway_product_testbed::NAMESPACE,
     ];
     let line = CommandLine::try_parse_from(line.iter().chain(args))?;
     Ok(commands::run(&line, &mut std::io::empty(), Look::default()).await)

@@ -1,8 +1,6 @@
 //! A model of the direct provider answers through a Llama Stack server: a real engine, a real server, and the example provider
 //! between them, on a real node.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -13,12 +11,12 @@ use runway_api::LlamaStackDistribution;
 use runway_api::condition::{self, Conditions};
 use runway_api::labels::llama_stack::MANAGER;
 use runway_llama_stack_kit as provider_kit;
+use runway_product_testbed::{Bed, Upstream};
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{LlamaServer, SENTENCE};
 use runway_testbed::llama_stack::{self, NEWEST};
 use runway_testbed::{PATIENCE, eventually, programs};
 use serde_json::{Value, json};
-use support::{Bed, Upstream};
 
 /// Image of the operator, for `merge-config`.
 const OPERATOR: &str = "testbed.local/llama-stack-operator:1";

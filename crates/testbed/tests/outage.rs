@@ -2,8 +2,6 @@
 //!
 //! `RUNWAY_STORM_OUTAGES` is their lengths in seconds; `cargo xtask storm --outages` chooses longer ones.
 
-mod support;
-
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use runway_api::labels;
+use runway_product_testbed::program::Program;
+use runway_product_testbed::{Bed, Upstream, gemma, report, storm_setting};
 use runway_testbed::{Proxy, free_port, programs};
 use serde_json::json;
-use support::program::Program;
-use support::{Bed, Upstream, gemma, report, storm_setting};
 
 /// Lengths of the outages in the tests, in seconds.
 const OUTAGES: &str = "0.1 15";

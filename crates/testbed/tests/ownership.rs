@@ -2,8 +2,6 @@
 //! changed and deleted, and the status says what is in the way.
 #![allow(clippy::too_many_lines, reason = "a life is a story")]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,9 +17,9 @@ use runway_api::condition::{self, Conditions};
 use runway_api::labels::llama_stack as labels;
 use runway_operator::apply::guarded;
 use runway_operator::plan::{Admission, Apply};
+use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, Upstream, vllm};
 use runway_testbed::{audit, eventually};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, PATIENCE, Upstream, vllm};
 
 const MANAGER: &str = "guard-test";
 

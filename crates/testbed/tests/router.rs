@@ -1,8 +1,6 @@
 //! The model router before a real engine on a real node: a model is asked through it, changes while requests are in flight, sleeps,
 //! and is woken by a request. A real KEDA scales it to zero by the router's metric.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -18,6 +16,7 @@ use runway_manifests::router;
 use runway_operator::admin::{self, AdminArgs};
 use runway_operator::process::Process;
 use runway_operator::scope::Namespaces;
+use runway_product_testbed::{Bed, NAMESPACE, Upstream};
 use runway_provider_direct::Direct;
 use runway_router::addresses::Addresses;
 use runway_router::{AUDIENCE, Args, run_on};
@@ -25,7 +24,6 @@ use runway_testbed::engine::{CHAT, Endpoint, LlamaServer, MODEL, MODELS, SENTENC
 use runway_testbed::traffic::{Load, load};
 use runway_testbed::{Node, PATIENCE, audit, eventually, keda, tokens};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, Upstream};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;

@@ -1,8 +1,6 @@
 //! Settings of an installation on a real API server: they are there before the providers, predictions read them, a change applies
 //! without a restart, and invalid ones change nothing.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,6 +20,7 @@ use runway_client::state::State;
 use runway_client::text::Look;
 use runway_core::providers::Providers;
 use runway_operator::{clock, json};
+use runway_product_testbed::{Bed, NAMESPACE, Upstream, vllm};
 use runway_provider::Kind;
 use runway_provider_direct::{DEPLOYMENT, Direct};
 use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo};
@@ -29,7 +28,6 @@ use runway_provider_kaito::{INFERENCE_SET, Kaito};
 use runway_provider_kuberay::{KubeRay, RAY_SERVICE};
 use runway_testbed::{PATIENCE, eventually};
 use serde_json::{Value, json};
-use support::{Bed, NAMESPACE, Upstream, vllm};
 
 /// A registration with settings only, as an administrator applies it before the provider runs.
 fn registration(provider: &str, settings: &Value) -> Value {

@@ -5,8 +5,6 @@
 //! AsyncActor operator, a real RabbitMQ with a user for each namespace, the programs of the model router and of asya-gateway, and
 //! the console. No pod runs: the test listens at the address of the pod of each model, and answers jobs as a sidecar would.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -30,6 +28,9 @@ use runway_asya_testbed::pipeline::Broker;
 use runway_http::Limits;
 use runway_manifests::{self as manifests, Release, gateway, router};
 use runway_operator::lease::Leadership;
+use runway_product_testbed::program::{self, Program};
+use runway_product_testbed::served::Served;
+use runway_product_testbed::{Bed, PATIENCE, Running, Upstream};
 use runway_provider_direct::Direct;
 use runway_router::AUDIENCE;
 use runway_testbed::engine::CHAT;
@@ -38,9 +39,6 @@ use runway_testbed::traffic::client::{Begun, chat, request};
 use runway_testbed::{RabbitMq, RabbitMqOptions, eventually, free_ports, own_address, programs};
 use runway_web::server::LoginOptions;
 use serde_json::{Value, json};
-use support::program::{self, Program};
-use support::served::Served;
-use support::{Bed, PATIENCE, Running, Upstream};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -478,7 +476,7 @@ impl World {
             secrets: runway_asya_operator::SecretsArgs {
                 secrets_dir: secrets.path().join("secrets"),
             },
-            ..support::asya_args(&transports.to_string())
+            ..runway_product_testbed::asya_args(&transports.to_string())
         };
         let controllers = [
             bed.core().await?,
@@ -578,7 +576,7 @@ impl World {
         self.serves(&tenant, &tenant.named("model"), &selected(&tenant.named("model")))
             .await?;
         self.pod(&tenant, &tenant.named("model")).await?;
-        let mut idle = support::vllm(&tenant.named("idle"), "direct");
+        let mut idle = runway_product_testbed::vllm(&tenant.named("idle"), "direct");
         idle["metadata"]["namespace"] = json!(namespace);
         idle["spec"]["scaling"]["replicas"] = json!(0);
         accepted(&create(&tenant.owner, &tenant, MODELS, &idle).await?)?;
@@ -1495,7 +1493,7 @@ async fn goes_beyond(attacker: &Tenant) -> Result<Vec<Attempt>> {
 
 async fn overrides(world: &World, attacker: &Tenant) -> Result<Vec<Attempt>> {
     let name = attacker.named("over");
-    let mut object = support::vllm(&name, "direct");
+    let mut object = runway_product_testbed::vllm(&name, "direct");
     object["metadata"] = json!({ "name": name });
     object["spec"]["scaling"]["replicas"] = json!(0);
     object["spec"]["provider"]["overrides"] = json!({ "hostNetwork": true });
@@ -1537,7 +1535,7 @@ async fn takes_ownership(world: &World, attacker: &Tenant, other: &Tenant) -> Re
         "controller": true }]);
     accepted(&create(&attacker.owner, attacker, DEPLOYMENTS, &fake).await?)?;
     // A model of the name has objects of its own, too, and deletes none but these.
-    let mut same = support::vllm(&name, "direct");
+    let mut same = runway_product_testbed::vllm(&name, "direct");
     same["metadata"] = json!({ "name": name });
     same["spec"]["scaling"]["replicas"] = json!(0);
     accepted(&create(&attacker.owner, attacker, MODELS, &same).await?)?;

@@ -1,15 +1,13 @@
 //! One trace from admission to Ready, received as a collector receives it.
 
-mod support;
-
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use kube::ResourceExt;
 use runway_api::labels::TRACE;
 use runway_operator::trace::{TraceArgs, Traces};
+use runway_product_testbed::*;
 use runway_testbed::{Collector, eventually};
-use support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_trace_from_admission_to_ready() -> Result<()> {

@@ -1,7 +1,5 @@
 //! Watches that do not show the present: of an API server that has lost etcd, and after etcd was restored from a backup.
 
-mod support;
-
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -11,10 +9,10 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::{Api, Client, ResourceExt};
 use runway_api::labels;
+use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, Running, Upstream, gemma};
 use runway_provider_kaito::Kaito;
 use runway_testbed::{Cluster, Proxy, audit, eventually};
 use serde_json::json;
-use support::{Bed, NAMESPACE, PATIENCE, Running, Upstream, gemma};
 
 /// Writes after the backup, more than follow the restore: versions of the first time would come again otherwise.
 const LATER: usize = 500;

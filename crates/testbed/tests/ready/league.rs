@@ -11,7 +11,7 @@ use runway_api::ModelDeployment;
 use runway_api::condition::{self, Conditions};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::support::storm_setting;
+use runway_product_testbed::storm_setting;
 
 /// Time between two samples.
 const STEP: Duration = Duration::from_millis(200);

@@ -12,17 +12,14 @@
 
 #![allow(clippy::print_stdout, reason = "the table is of use when the test passes, too")]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod league;
 mod shapes;
 
 use anyhow::{Result, ensure};
 use league::League;
+use runway_product_testbed::storm_setting;
 use runway_testbed::engine::LlamaServer;
 use shapes::{OnNode, Simulated};
-use support::storm_setting;
 
 /// Changes of each shape in the tests.
 const CHANGES: u32 = 40;
@@ -38,7 +35,7 @@ async fn ready_is_true_only_while_pods_of_the_current_generation_serve() -> Resu
     if let Some(llama_server) = LlamaServer::for_node("models that are sampled on a real node").await? {
         OnNode::start(llama_server).await?.run(changes, &mut league).await?;
     }
-    support::report(&league.table())?;
+    runway_product_testbed::report(&league.table())?;
     ensure!(
         league.false_ready() == 0,
         "Ready without a pod that serves:\n{}",

@@ -25,8 +25,8 @@ use runway_upstream_simulator::{self as simulator, Simulator};
 use serde_json::{Value, json};
 
 use super::league::{League, Samples, Truth, is_ready};
-use super::support::engine::{alias, endpoint, model};
-use super::support::{Bed, NAMESPACE, Running, Upstream, vllm};
+use runway_product_testbed::engine::{alias, endpoint, model};
+use runway_product_testbed::{Bed, NAMESPACE, Running, Upstream, vllm};
 
 /// Models of a shape that live at the same time.
 const AT_ONCE: u32 = 6;

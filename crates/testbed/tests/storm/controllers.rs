@@ -22,7 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::scenario::{ACTOR, MODEL, STACK, Until, actor, distribution};
-use crate::support::{asya_args, gemma, llama_stack_settings, vllm};
+use runway_product_testbed::{asya_args, gemma, llama_stack_settings, vllm};
 
 /// A controller of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

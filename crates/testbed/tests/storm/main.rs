@@ -24,8 +24,6 @@ mod plans;
 mod scenario;
 mod scenarios;
 mod state;
-#[path = "../support/mod.rs"]
-mod support;
 mod upstream;
 mod walk;
 mod world;
@@ -39,8 +37,8 @@ use std::thread::{self, available_parallelism};
 
 use anyhow::{Context, Result, ensure};
 use campaign::Choice;
+use runway_product_testbed::storm_setting;
 use scenarios::scenarios;
-use support::storm_setting;
 use walk::Walks;
 use world::Tried;
 

@@ -13,7 +13,7 @@ use crate::scenario::Step::{Create, Delete, Patch, Theirs, Until};
 use crate::scenario::Until::{self as State, Gone, Is, Reported, There};
 use crate::scenario::{ACTOR, MODEL, STACK, Scenario, Step, actor, config_map, distribution, service};
 use crate::state::{CLAIM, CONFIG_MAP, DEPLOYMENT, SCALED_OBJECT, SERVICE, STATEFUL_SET};
-use crate::support::{gemma, simulated, vllm};
+use runway_product_testbed::{gemma, simulated, vllm};
 
 const READY: State = Is("Ready", "True");
 const ASLEEP: State = Is("Ready", "ScaledToZero");

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use crate::controllers::{Controller, SENTINEL, Who};
 use crate::scenario::{ACTOR, MODEL, STACK, Scenario, Step, Until, config_map, service};
 use crate::state::{self, CONFIG_MAP, SERVICE, State};
-use crate::support::{Bed, PATIENCE, Upstream};
 use crate::upstream::Ledger;
+use runway_product_testbed::{Bed, PATIENCE, Upstream};
 
 /// Longer than the product delays any write: a provider reports progress after it has been unchanged for five seconds.
 const AT_REST: Duration = Duration::from_secs(7);
