@@ -118,7 +118,7 @@ pub struct Config {
         value_name = "ASYA_TRANSPORT",
         default_value = "rabbitmq"
     )]
-    pub transport: Kind,
+    pub transport: BrokerKind,
     /// Create the actor's queue and its dead-letter queue if they do not exist.
     #[arg(long, env = "ASYA_QUEUE_AUTO_CREATE", value_name = "ASYA_QUEUE_AUTO_CREATE", default_value = "true",
         action = clap::ArgAction::Set, value_parser = BoolishValueParser::new())]
@@ -156,7 +156,7 @@ pub struct Config {
 
 /// Message brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
+pub enum BrokerKind {
     /// RabbitMQ.
     #[value(name = "rabbitmq")]
     RabbitMq,

@@ -36,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use config::{Config, Kind};
+use config::{BrokerKind, Config};
 use crashes::Crashes;
 use gate::Gate;
 use metrics::Metrics;
@@ -63,14 +63,14 @@ pub enum Error {
 /// If the runtime does not become ready, or the settings cannot be used.
 pub async fn run(config: Config, stop: CancellationToken) -> Result<(), Error> {
     match config.transport {
-        Kind::RabbitMq => {
+        BrokerKind::RabbitMq => {
             let start = || {
                 let alias = config.rabbitmq_alias().map(RabbitMq::start);
                 Ok((RabbitMq::start(config.rabbitmq()), alias))
             };
             run_on(&config, stop, "rabbitmq", start).await
         }
-        Kind::Sqs => {
+        BrokerKind::Sqs => {
             let start = || {
                 let alias = config.sqs_alias().map(Sqs::start).transpose()?;
                 Ok((Sqs::start(config.sqs())?, alias))

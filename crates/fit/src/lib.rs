@@ -17,5 +17,5 @@ pub use groups::{Group, groups};
 pub use memory::{Estimate, Input, Source, estimate};
 pub use nodes::{Devices, Snapshot, slim};
 pub use pod::Ask;
-pub use report::{Cluster, GroupReport, MemoryReport, Planned, Report, Seen, gib, obstacles, report};
+pub use report::{ClusterObjects, GroupReport, MemoryReport, Planned, Report, Seen, gib, obstacles, report};
 pub use schedule::{Batch, Decision, Outcome, Verdict, decide};

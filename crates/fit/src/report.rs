@@ -22,7 +22,7 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// Objects read from a cluster.
 #[derive(Clone, Debug, Default)]
-pub struct Cluster {
+pub struct ClusterObjects {
     /// Nodes.
     pub nodes: Vec<Node>,
     /// Pods of all namespaces that have not terminated.
@@ -123,7 +123,7 @@ pub fn report(
     provider: Option<String>,
     planned: &[Planned],
     instead: Option<String>,
-    cluster: &Cluster,
+    cluster: &ClusterObjects,
 ) -> Report {
     let is_own = |pod: &Pod| planned.iter().any(|planned| planned.group.has(pod));
     let snapshot = Snapshot::new(&cluster.nodes, &cluster.pods, cluster.devices.clone());

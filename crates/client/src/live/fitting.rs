@@ -106,7 +106,7 @@ fn without_pods(md: &ModelDeployment, provider: Option<&str>) -> String {
 }
 
 /// Nodes, pods and devices.
-async fn read(cluster: &Cluster) -> Result<fit::Cluster, Error> {
+async fn read(cluster: &Cluster) -> Result<fit::ClusterObjects, Error> {
     let nodes: Vec<Node> = listed(cluster, "nodes", "", |node| node).await?;
     let pods: Vec<Pod> = listed(cluster, "pods", NOT_TERMINATED, fit::slim).await?;
     let slices = all::<ResourceSlice>(cluster.client()).await;
@@ -127,7 +127,7 @@ async fn read(cluster: &Cluster) -> Result<fit::Cluster, Error> {
             Devices::unread()
         }
     };
-    Ok(fit::Cluster {
+    Ok(fit::ClusterObjects {
         nodes,
         pods,
         devices,

@@ -86,7 +86,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
     use kube::core::DynamicObject;
     use runway_api::ModelDeployment;
-    use runway_fit::{Cluster, Planned, Seen, groups, report};
+    use runway_fit::{ClusterObjects, Planned, Seen, groups, report};
     use serde_json::json;
 
     use super::*;
@@ -131,9 +131,9 @@ mod tests {
             },
         });
         let md: ModelDeployment = serde_json::from_value(md).unwrap();
-        let cluster = Cluster {
+        let cluster = ClusterObjects {
             nodes: vec![node("a", "1"), node("b", "0")],
-            ..Cluster::default()
+            ..ClusterObjects::default()
         };
         let report = report(&md, Some("direct".to_owned()), &planned(), None, &cluster);
         assert_eq!(

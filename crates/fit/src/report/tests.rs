@@ -57,10 +57,10 @@ fn planned(object: &DynamicObject) -> Vec<Planned> {
 }
 
 fn reported(planned: &[Planned], nodes: Vec<Node>, pods: Vec<Pod>) -> Report {
-    let cluster = Cluster {
+    let cluster = ClusterObjects {
         nodes,
         pods,
-        ..Cluster::default()
+        ..ClusterObjects::default()
     };
     report(
         &md(),
@@ -101,10 +101,10 @@ fn memory(kind: &str, nodes: Vec<Node>, pods: Vec<Pod>) -> MemoryReport {
     let mut object = deployment(&json!({}), 1);
     object.data["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] =
         json!({kind: "1", "memory": "4Gi"});
-    let cluster = Cluster {
+    let cluster = ClusterObjects {
         nodes,
         pods,
-        ..Cluster::default()
+        ..ClusterObjects::default()
     };
     report(&md, None, &planned(&object), None, &cluster).memory.unwrap()
 }
@@ -299,10 +299,10 @@ fn fit_of_1000_nodes() {
         })
         .collect();
     let planned = planned(&deployment(&json!({}), 100));
-    let cluster = Cluster {
+    let cluster = ClusterObjects {
         nodes,
         pods,
-        ..Cluster::default()
+        ..ClusterObjects::default()
     };
     let mut times: Vec<_> = (0..11)
         .map(|_| {

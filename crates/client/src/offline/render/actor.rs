@@ -37,7 +37,7 @@ pub struct Actors {
 }
 
 /// Result of rendering an AsyncActor.
-pub(super) struct Outcome {
+pub(super) struct RenderedActor {
     /// The document as written, with added fields.
     pub(super) document: DynamicObject,
     /// The objects that would be applied.
@@ -51,7 +51,7 @@ pub(super) fn follow(
     actors: &Actors,
     now: Timestamp,
     said: &mut Vec<Diagnostic>,
-) -> Option<Outcome> {
+) -> Option<RenderedActor> {
     let subject = document.subject();
     let mut say = |level, text: String| said.push(Diagnostic::about(level, &subject, text));
     let actor = match parsed(document) {
@@ -124,7 +124,7 @@ pub(super) fn follow(
         };
         say(Level::Note, format!("nothing to apply: {why}"));
     }
-    Some(Outcome {
+    Some(RenderedActor {
         objects: plan.kube.apply.into_iter().map(|apply| apply.object).collect(),
         document: shown,
     })

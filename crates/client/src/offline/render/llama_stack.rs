@@ -21,7 +21,7 @@ use crate::offline::state::{DEFAULT_NAMESPACE, State};
 use runway_operator::telemetry::chain;
 
 /// Result of rendering a LlamaStackDistribution: objects to apply, and the document with its status.
-pub(super) struct Outcome {
+pub(super) struct RenderedDistribution {
     pub(super) objects: Vec<DynamicObject>,
     pub(super) document: DynamicObject,
 }
@@ -31,7 +31,7 @@ pub(super) fn follow(
     state: &State,
     now: Timestamp,
     said: &mut Vec<Diagnostic>,
-) -> Option<Outcome> {
+) -> Option<RenderedDistribution> {
     let subject = document.subject();
     let mut say = |level, text: String| said.push(Diagnostic::about(level, &subject, text));
     let mut written = document.value.clone();
@@ -77,7 +77,7 @@ pub(super) fn follow(
             format!("nothing to apply: {}", why.unwrap_or("it is being deleted")),
         );
     }
-    Some(Outcome {
+    Some(RenderedDistribution {
         objects: plan.apply.into_iter().map(|a| a.object).collect(),
         document: serde_json::from_value(written).ok()?,
     })

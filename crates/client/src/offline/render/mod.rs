@@ -129,7 +129,7 @@ pub fn render_with(documents: Documents, options: &Options, actors: &Actors) -> 
 }
 
 /// Result of rendering a ModelDeployment.
-struct Outcome {
+struct RenderedModel {
     /// The ModelDeployment with the status so far.
     md: ModelDeployment,
     /// The document as written, with added fields.
@@ -153,9 +153,9 @@ fn follow(
     providers: &[Configured],
     now: Timestamp,
     said: &mut Vec<Diagnostic>,
-) -> Option<Outcome> {
+) -> Option<RenderedModel> {
     let admitted = admit(document, state, said)?;
-    let mut outcome = Outcome {
+    let mut outcome = RenderedModel {
         md: admitted.md,
         document: admitted.document,
         apply: Vec::new(),
@@ -229,7 +229,7 @@ pub fn plans_verified(
     verification: &Verification,
     now: Timestamp,
 ) -> Result<Planned, serde_json::Error> {
-    let mut outcome = Outcome {
+    let mut outcome = RenderedModel {
         md,
         document: DynamicObject::new("", &ApiResource::erase::<ModelDeployment>(&())),
         apply: Vec::new(),
@@ -247,7 +247,7 @@ pub fn plans_verified(
     })
 }
 
-impl Outcome {
+impl RenderedModel {
     /// The objects that would be applied.
     fn objects(self) -> impl Iterator<Item = DynamicObject> {
         self.apply.into_iter().map(|apply| apply.object)
