@@ -202,6 +202,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(foreign_crates(&metadata)?);
     complaints.extend(compiled_twice()?);
     complaints.extend(pure_code()?);
+    complaints.extend(unbounded_text()?);
     complaints.extend(module_docs()?);
     complaints.extend(threats()?);
     complaints.extend(links::broken()?);
@@ -348,6 +349,25 @@ fn pure_code() -> Result<Vec<String>> {
         without(PAGES, &NOT_ON_PAGES, "a page")?,
     ]
     .concat())
+}
+
+/// Lines that bound a text by a precision of Debug, which limits only the digits of numbers and durations.
+fn unbounded_text() -> Result<Vec<String>> {
+    let debug_with_length = Regex::new(r"\{[^{}]*:[^{}]*\.(?:\d\d+|\w+\$|\*)#?\?\}")?;
+    let mut complaints = Vec::new();
+    for file in files::listed(&["*.rs"])? {
+        let text = fs::read_to_string(shell::root().join(&file)).with_context(|| format!("cannot read {file}"))?;
+        let code = text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim_start().starts_with("//"));
+        let found = code.filter(|(_, line)| debug_with_length.is_match(line));
+        complaints.extend(found.map(|(index, _)| {
+            let line = index + 1;
+            format!("{file}:{line}: a precision of `?` does not limit strings: cut the text, as `runway_api::name::shown` does")
+        }));
+    }
+    Ok(complaints)
 }
 
 /// Paths of a place: those of all crates whose name matches, and at least one.
