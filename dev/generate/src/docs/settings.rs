@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use runway_manifests as manifests;
 use serde_json::{Value, json};
 
@@ -23,7 +23,9 @@ pub(crate) fn page() -> Result<String> {
     let mut page = INTRODUCTION.to_owned();
     for provider in manifests::built_in_providers() {
         let name = provider.name();
-        let settings = provider.settings().with_context(|| format!("{name} has no settings"))?;
+        let Some(settings) = provider.settings() else {
+            continue;
+        };
         write!(page, "\n## {name}\n")?;
         page.push_str(&api::table(&plain(settings.schema().as_value()), "spec.settings")?);
     }
