@@ -176,7 +176,7 @@ struct Entry {
     served: Option<Served>,
     /// The line is written at the end of the response, by a [`UntilEnd`].
     is_late: bool,
-    /// What that needs.
+    /// The begun response, for that line.
     begun: Option<Begun>,
 }
 

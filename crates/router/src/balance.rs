@@ -107,7 +107,7 @@ pub struct Chosen {
 pub struct Decision {
     /// Name of the chosen pod.
     pub pod: Arc<str>,
-    /// What decided.
+    /// Deciding criterion.
     pub reason: Reason,
     /// Blocks of the prompt, of 256 bytes each.
     pub blocks: usize,
@@ -119,7 +119,7 @@ pub struct Decision {
     pub replicas: usize,
 }
 
-/// What decided a choice.
+/// Criterion that decides a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(non_camel_case_types, reason = "the label value is the name")]
 pub enum Reason {

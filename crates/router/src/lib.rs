@@ -10,7 +10,7 @@
 //! | [`model`], [`table`] | from the name in a request to a model; pure |
 //! | [`models`] | the models of the cluster, from one watch |
 //! | [`rights`], [`keys`], [`pattern`] | identity and rights of callers |
-//! | [`limits`] | limits of requests and tokens |
+//! | [`limits`], [`quantity`] | limits of requests and tokens |
 //! | [`serving`] | waits until a model serves |
 //! | [`scale`] | wakes models that are scaled to zero |
 //! | [`engine`], [`names`] | requests to engines |
@@ -37,6 +37,7 @@ pub mod paths;
 pub mod pattern;
 pub mod pool;
 pub mod prompt;
+pub mod quantity;
 pub mod refused;
 pub mod requested;
 pub mod revocable;

@@ -167,7 +167,7 @@ impl Reader {
         }
     }
 
-    /// What the client has not got when the body ends.
+    /// Bytes that the client has not received when the body ends.
     fn rest(&mut self) -> Option<Bytes> {
         match self {
             Self::Events(events) if events.removes_usage && !events.begun.is_empty() => {

@@ -13,8 +13,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use runway_operator::metrics::Metric;
 
 use crate::balance::{Decision, Reason};
-use crate::limits::Quantity;
 use crate::model::Model;
+use crate::quantity::Quantity;
 use crate::rights::Who;
 use crate::usage::Usage;
 

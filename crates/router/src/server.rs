@@ -275,7 +275,7 @@ async fn pass_on(
     }
 }
 
-/// What is done at the end of a response.
+/// Work at the end of a response.
 struct Settled {
     metrics: Arc<Metrics>,
     admitted: Admitted,

@@ -1,10 +1,11 @@
-//! What the units of a rule have used. Pure: the time is given.
+//! Use of a limit by its units. Pure: the time is given.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::rules::Rule;
+use crate::quantity::Quantity;
 
 const MINUTE: f64 = 60.0;
 const DAY: u64 = 24 * 60 * 60;
@@ -18,32 +19,6 @@ pub struct Now {
     pub seconds: u64,
 }
 
-/// A quantity that a rule limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, prometheus_client::encoding::EncodeLabelValue)]
-#[allow(non_camel_case_types, reason = "the label value is the name")]
-pub enum Quantity {
-    /// Requests a minute.
-    requests_per_minute,
-    /// Tokens a minute.
-    tokens_per_minute,
-    /// Tokens a day.
-    tokens_per_day,
-    /// Requests in flight.
-    requests_in_flight,
-}
-
-impl Quantity {
-    /// For people, after a number.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::requests_per_minute => "requests a minute",
-            Self::tokens_per_minute => "tokens a minute",
-            Self::tokens_per_day => "tokens a day",
-            Self::requests_in_flight => "requests in flight",
-        }
-    }
-}
-
 /// A limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached {
@@ -55,18 +30,18 @@ pub struct Reached {
     pub again_after: Option<Duration>,
 }
 
-/// What is left of a limit by the minute.
+/// Rest of a limit by the minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     /// The limit.
     pub limit: u64,
-    /// What is left of it.
+    /// Rest of it.
     pub remaining: u64,
     /// Time until all of it is left.
     pub reset: Duration,
 }
 
-/// What one unit has used.
+/// Use by one unit.
 #[derive(Clone, Debug)]
 pub(super) struct Counter {
     requests: Bucket,
@@ -213,7 +188,7 @@ impl Counter {
         }
     }
 
-    /// What is left of the requests and the tokens a minute.
+    /// Rest of the requests and of the tokens a minute.
     pub(super) fn left(&mut self, rule: &Rule, now: Now) -> [Option<Left>; 2] {
         [
             rule.requests_per_minute.map(|limit| self.requests.left(limit, now.at)),

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use runway_operator::clock;
 use tokio::time::{Instant, sleep};
 
-pub use counters::{Left, Now, Quantity, Reached};
+pub use counters::{Left, Now, Reached};
 pub use rules::{Invalid, NotAFile, Rule, Rules, Unit};
 
 use crate::metrics::Metrics;
@@ -52,7 +52,7 @@ pub struct Admitted {
     limits: Arc<Limits>,
     keys: Vec<Key>,
     counted: u64,
-    /// What is left, for the client: of the narrowest rule.
+    /// Rest of the narrowest limits, for the client.
     left: [Option<Left>; 2],
 }
 
@@ -65,7 +65,7 @@ pub struct Beyond {
     pub unit: Arc<str>,
     /// The limit.
     pub reached: Reached,
-    /// What is left, for the client.
+    /// Rest of the limits, for the client.
     pub left: [Option<Left>; 2],
 }
 
