@@ -73,6 +73,7 @@ pub mod prepare;
 pub mod process;
 pub mod programs;
 pub mod proxy;
+pub mod python;
 pub mod rabbitmq;
 mod roots;
 pub mod sqs;

@@ -7,21 +7,18 @@ use std::{
     fs,
     net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
-    process::Command,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use runway_sqs::{Client, Credentials, Settings};
-use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 use crate::{
     PATIENCE,
-    cache::{cache_folder, hold},
     control_plane::free_ports,
     eventually,
     process::{Component, Process},
-    say,
+    python::{environment, has_venv},
 };
 
 pub use proxy::{Answers, Refusal, SqsProxy};
@@ -41,14 +38,9 @@ pub struct Sqs {
     _folder: TempDir,
 }
 
-/// Whether a test of `what` must be left out here. Says so past the test harness.
+/// Whether a test of `what` is skipped here. Says so past the test harness.
 pub fn skip(what: &str) -> bool {
-    let is_there = Command::new("python3").args(["-m", "venv", "-h"]).output();
-    if is_there.is_ok_and(|output| output.status.success()) {
-        return false;
-    }
-    say(&format!("SKIPPED: {what}, because there is no python3 with venv"));
-    true
+    !has_venv(what)
 }
 
 impl Sqs {
@@ -109,35 +101,7 @@ impl Sqs {
     }
 }
 
-/// Python with the server, in a virtual environment of its own, made once on this machine.
+/// Python with the server.
 pub(crate) fn moto() -> Result<PathBuf> {
-    let fingerprint = &hex::encode(Sha256::digest(REQUIREMENTS))[..12];
-    let what = format!("moto-{fingerprint}");
-    let folder = cache_folder()?.join(&what);
-    let (python, complete) = (folder.join("bin/python"), folder.join("complete"));
-    if complete.is_file() {
-        return Ok(python);
-    }
-    let _lock = hold(&what)?;
-    if complete.is_file() {
-        return Ok(python);
-    }
-    say("Installing moto from PyPI, once");
-    let _ = fs::remove_dir_all(&folder);
-    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    let requirements = folder.join("requirements.txt");
-    fs::write(&requirements, REQUIREMENTS)?;
-    run(Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-        .arg(requirements))?;
-    fs::write(complete, "")?;
-    Ok(python)
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+    environment("moto", REQUIREMENTS)
 }
