@@ -63,5 +63,6 @@ fn model(line: &str) -> Option<Model> {
         reports_usage: true,
         stand_in: None,
         stands_in_for: None,
+        canary: None,
     })
 }

@@ -33,6 +33,11 @@ pub const DRY_RUN: &str = "kubeairunway.ai/dry-run";
 pub const STAND_IN: &str = "kubeairunway.ai/stand-in";
 /// Annotation on a ModelDeployment: name of the one that it stands in for. The model router knows it by its full name only.
 pub const STAND_IN_FOR: &str = "kubeairunway.ai/stand-in-for";
+/// Annotation on a ModelDeployment: name of the one of its namespace that it is a canary of. The model router gives it a part of the
+/// requests for that one, see [`CANARY_WEIGHT`], and knows it by its full name only.
+pub const CANARY_FOR: &str = "kubeairunway.ai/canary-for";
+/// Annotation on a canary: the part of the requests that it gets, in percent, from `"0"` (default) to `"100"`.
+pub const CANARY_WEIGHT: &str = "kubeairunway.ai/canary-weight";
 /// Annotation on an upstream object: the identity that it was created for, as JSON. If it differs, the object is recreated.
 pub const MADE_FOR: &str = "kubeairunway.ai/made-for";
 /// Annotation on an upstream object: hash of the last applied state, so that nothing is applied again after a restart.

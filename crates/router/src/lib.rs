@@ -11,7 +11,7 @@
 //! | [`models`] | the models of the cluster, from one watch |
 //! | [`rights`], [`keys`], [`pattern`] | identity and rights of callers |
 //! | [`limits`], [`quantity`] | limits of requests and tokens |
-//! | [`serving`] | waits until a model serves |
+//! | [`serving`], [`canaries`] | waits until a model serves; the part of its requests for a canary |
 //! | [`scale`] | wakes models that are scaled to zero |
 //! | [`engine`], [`names`] | requests to engines |
 //! | [`addresses`], [`balance`], [`pool`], [`body`] | the replica and the connection of a request |
@@ -24,6 +24,7 @@
 pub mod addresses;
 pub mod balance;
 pub mod body;
+pub mod canaries;
 pub mod engine;
 pub mod form;
 pub mod keys;

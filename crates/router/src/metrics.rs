@@ -105,6 +105,13 @@ const LIMITED: Metric = Metric {
     labels: &["rule", "quantity", "dry_run"],
     help: "Requests beyond a limit of the administrator. rule is its name; quantity is requests_per_minute, tokens_per_minute, tokens_per_day or requests_in_flight; dry_run is true for rules that refuse nothing",
 };
+/// Stopped canaries.
+const STOPPED: Metric = Metric {
+    name: "kubeairunway_gateway_canary_stopped",
+    kind: "gauge",
+    labels: &["namespace", "name"],
+    help: "1 for a canary that gets no more requests, because it fails more often or answers later than the version that it is of",
+};
 /// Rules.
 const RULES: Metric = Metric {
     name: "kubeairunway_gateway_limit_rules",
@@ -114,9 +121,9 @@ const RULES: Metric = Metric {
 };
 
 /// All metrics.
-pub const METRICS: [Metric; 13] = [
+pub const METRICS: [Metric; 14] = [
     RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, HELD_LIMIT, IN_FLIGHT, OF_MODEL, TOKENS, CHOICES, BLOCKS, LIMITED,
-    RULES,
+    RULES, STOPPED,
 ];
 
 /// Values of the label `result` of [`WAKES`].
@@ -257,6 +264,7 @@ pub struct Metrics {
     blocks: Family<Blocks, Counter>,
     limited: Family<Limited, Counter>,
     rules: Family<OfRules, Gauge>,
+    stopped: Family<OfModel, Gauge>,
 }
 
 /// One more in a gauge, until it is dropped.
@@ -304,6 +312,7 @@ impl Metrics {
             blocks: Family::default(),
             limited: Family::default(),
             rules: Family::default(),
+            stopped: Family::default(),
         };
         for reason in Refusal::ALL {
             drop(metrics.refused.get_or_create(&Refused { reason }));
@@ -377,6 +386,7 @@ impl Metrics {
         }
         let of_model = OfModel { namespace, name };
         self.first_byte.remove(&of_model);
+        self.stopped.remove(&of_model);
         self.of_models.remove(&of_model);
     }
 
@@ -413,6 +423,11 @@ impl Metrics {
             let blocks = u64::try_from(blocks).unwrap_or(u64::MAX);
             self.blocks.get_or_create(&labels).inc_by(blocks);
         }
+    }
+
+    /// Sets whether a canary is stopped.
+    pub fn canary_stopped(&self, canary: &Model, is_stopped: bool) {
+        self.stopped.get_or_create(&canary.into()).set(is_stopped.into());
     }
 
     /// Counts a request beyond a limit.
@@ -486,7 +501,8 @@ impl Collector for Scrape {
         CHOICES.encode(&mut encoder, &metrics.choices)?;
         BLOCKS.encode(&mut encoder, &metrics.blocks)?;
         LIMITED.encode(&mut encoder, &metrics.limited)?;
-        RULES.encode(&mut encoder, &metrics.rules)
+        RULES.encode(&mut encoder, &metrics.rules)?;
+        STOPPED.encode(&mut encoder, &metrics.stopped)
     }
 }
 

@@ -32,6 +32,17 @@ pub struct Model {
     pub stand_in: Option<Name>,
     /// Model of its namespace that it stands in for. Then it is found by its full name only.
     pub stands_in_for: Option<Name>,
+    /// The model that it is a canary of. Then it is found by its full name only.
+    pub canary: Option<Canary>,
+}
+
+/// A model that gets a part of the requests for another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Canary {
+    /// The other model, of the same namespace.
+    pub of: Name,
+    /// Part of its requests, in percent.
+    pub weight: u8,
 }
 
 /// Whether a model serves.
@@ -63,9 +74,15 @@ impl Model {
             reports_usage: md.spec.source() != ModelSource::Custom,
             stand_in: named(md, labels::STAND_IN),
             stands_in_for: named(md, labels::STAND_IN_FOR),
+            canary: named(md, labels::CANARY_FOR).map(|of| Canary { of, weight: weight(md) }),
             namespace,
             name,
         })
+    }
+
+    /// Whether it has no name but its full name, because it takes requests for another model.
+    pub fn is_behind_another(&self) -> bool {
+        self.stands_in_for.is_some() || self.canary.is_some()
     }
 
     /// `namespace/name`, which is unique.
@@ -78,6 +95,13 @@ impl Model {
 fn named(md: &ModelDeployment, annotation: &str) -> Option<Name> {
     let other: Name = md.annotations().get(annotation)?.parse().ok()?;
     (*other != *md.name_any()).then_some(other)
+}
+
+/// The weight of a canary; 0 if the annotation is not a number up to 100.
+fn weight(md: &ModelDeployment) -> u8 {
+    let written = md.annotations().get(labels::CANARY_WEIGHT);
+    let weight = written.and_then(|weight| weight.parse().ok());
+    weight.filter(|weight| *weight <= 100).unwrap_or_default()
 }
 
 /// The name that the provider gives to the engine; `None` if the image decides.
@@ -134,6 +158,7 @@ impl Model {
             reports_usage: true,
             stand_in: None,
             stands_in_for: None,
+            canary: None,
         }
     }
 }

@@ -90,7 +90,31 @@ impl Models {
         }
     }
 
-    /// All models but stand-ins.
+    /// The canary that gets a request for a model, by a number of the request below 100, if it serves; with its engine.
+    pub fn serving_canary(
+        &self,
+        model: &Model,
+        draw: u8,
+        may_serve: impl Fn(&Model) -> bool,
+    ) -> Option<(Arc<Model>, ServicePort)> {
+        let mut from = 0;
+        let canaries = self.table.read().canaries(model);
+        let drawn = canaries.into_iter().find(|canary| {
+            from += canary.canary.as_ref().map_or(0, |canary| u32::from(canary.weight));
+            u32::from(draw) < from
+        })?;
+        match &drawn.state {
+            State::Serving(at) if may_serve(&drawn) => Some((Arc::clone(&drawn), at.clone())),
+            _ => None,
+        }
+    }
+
+    /// The canaries of a model.
+    pub fn canaries(&self, model: &Model) -> Vec<Arc<Model>> {
+        self.table.read().canaries(model)
+    }
+
+    /// All models but stand-ins and canaries.
     pub fn all(&self) -> Vec<Arc<Model>> {
         self.table.read().all()
     }

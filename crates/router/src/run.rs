@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use runway_api::labels;
@@ -20,6 +21,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::addresses::Addresses;
+use crate::canaries::Canaries;
 use crate::engine::{Engines, Lookup};
 use crate::limits::{self as router_limits, Routers};
 use crate::metrics::{Metrics, Scrape};
@@ -257,11 +259,13 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
             models,
             engines: Engines::new(lookup),
             names: Names::default(),
+            canaries: Canaries::default(),
             metrics: Arc::clone(&metrics),
             held: Arc::new(Semaphore::new(args.largest_held)),
             longest_hold: args.longest_hold,
             closing,
         },
+        requests: AtomicU64::new(0),
         check_rights_every: args.check_rights_every,
         places: Places::new(args.largest_requests, args.largest_requests_of_caller),
         of_models: Places::new(args.largest_requests, args.largest_requests_of_model),

@@ -6,6 +6,7 @@
 //! | `POST` to one of [`paths::ENDPOINTS`] | passed on to the engine of the model |
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -25,7 +26,7 @@ use runway_operator::audit::{self, Operation, Served, UntilEnd};
 use runway_operator::trace::Traces;
 use serde_json::json;
 
-use crate::engine;
+use crate::engine::{self, Answer};
 use crate::limits::{Admitted, Limits};
 use crate::metered::{Count, Metered};
 use crate::metrics::Metrics;
@@ -35,7 +36,7 @@ use crate::refused::Refused;
 use crate::requested::Requested;
 use crate::revocable::Revocable;
 use crate::rights::{Rights, Who};
-use crate::serving::Serving;
+use crate::serving::{NO_CANARY, Ready, Serving};
 use crate::spans::Span;
 use crate::table::{self, Listed};
 use crate::usage::Usage;
@@ -48,6 +49,8 @@ const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
 /// Header with the key of a caller, in Anthropic's API.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
+/// Step between the numbers of requests. It has no factor in common with 100, so that 100 requests in a row have all numbers.
+const SPREAD: u64 = 61;
 /// Header of a request that shows the choice of the replica in [`CHOICE`].
 const EXPLAIN: HeaderName = HeaderName::from_static("x-kubeairunway-explain");
 /// Header of a response with the choice of the replica.
@@ -77,6 +80,8 @@ pub struct Api {
     pub places: Places<Tenant>,
     /// Places for requests to one model, which may hang.
     pub of_models: Places<table::Key>,
+    /// Requests so far.
+    pub requests: AtomicU64,
     /// Interval at which the right of a caller to a response in progress is checked.
     pub check_rights_every: Duration,
     /// Metrics.
@@ -201,45 +206,49 @@ async fn pass_on(
     let begun = Instant::now();
     let endpoint = Endpoint::at(uri.path());
     let mut span = Span::of_request(&api.traces, endpoint.map_or("", |endpoint| endpoint.path), &headers);
-    let mut forwarded = engine::forwarded(&headers);
+    let forwarded = engine::forwarded(&headers);
     let line = audit::until_end();
     // On the heap once, and not in the future of each layer around it.
     let passed_on = Box::pin(async {
         let endpoint = endpoint.ok_or_else(Refused::no_route)?;
         let requested = Requested::read(endpoint, &headers, &body)?;
-        let explains = headers.contains_key(EXPLAIN);
+        let wants_choice = headers.contains_key(EXPLAIN);
         drop((uri, headers));
         audit::object(KIND, "", &requested.model);
         turn.end();
         let model = Box::pin(api.choose(&who, &requested.model)).await?;
         audit::object(KIND, &model.namespace, &model.name);
         span.model(&model);
+        let shows_choice = wants_choice && Box::pin(api.rights.may_see_pods(&who, &model)).await?;
         let admitted = api.limits.admit(&who, &model, requested.estimated_tokens)?;
         let place = api.place_at(&model)?;
         let counted = (place, api.metrics.request(&model));
-        let connecting = span.within("connect");
-        let ready = api.serving.connect(&model, &requested.prompt).await?;
-        drop(connecting);
-        let adds_usage = requested.lacks_usage() && model.reports_usage;
-        let renamed = requested.renamed(&body, &ready.name, adds_usage);
-        drop(body);
-        let at_engine = span.within("engine");
-        at_engine.forward(&mut forwarded);
-        let request = ready
-            .connection
-            .request(Method::POST, endpoint.at_engine, forwarded, renamed);
-        let answer = Box::pin(ready.connection.send(request)).await;
+        let outgoing = Outgoing {
+            api: &api,
+            endpoint,
+            model: &model,
+            requested: &requested,
+            span: &span,
+        };
+        let Sent {
+            answer,
+            by,
+            adds_usage,
+            at_engine,
+        } = Box::pin(outgoing.send(forwarded, body)).await?;
         let answer =
             answer.map_err(|error| Refused::broken(format!("{error}; the request may have been processed")))?;
+        // A canary has numbers of its own.
+        let answering = if by.canary.is_some() { &by } else { &model };
         api.metrics
-            .responded(&model, &who, answer.status().as_u16(), begun.elapsed());
+            .responded(answering, &who, answer.status().as_u16(), begun.elapsed());
         if answer.status() == StatusCode::NOT_FOUND {
-            api.serving.names.forget(&ready.uid);
+            api.serving.names.forget(&by.uid);
         }
         let decision = answer.body().decision().clone();
-        api.metrics.chose(&model, &decision);
+        api.metrics.chose(answering, &decision);
         let (mut parts, body) = answer.into_parts();
-        if explains && Box::pin(api.rights.may_see_pods(&who, &model)).await? {
+        if shows_choice {
             let choice = HeaderValue::try_from(decision.to_string()).ok();
             parts.headers.extend(choice.map(|choice| (CHOICE, choice)));
         }
@@ -249,7 +258,7 @@ async fn pass_on(
             admitted,
             line,
             who: who.clone(),
-            model: Arc::clone(&model),
+            model: Arc::clone(answering),
             estimated: requested.estimated_tokens,
             is_success: parts.status.is_success(),
         };
@@ -272,6 +281,78 @@ async fn pass_on(
             span.refused(&refused);
             api.refusal(refused)
         }
+    }
+}
+
+/// A request that was sent to an engine.
+struct Sent {
+    answer: std::result::Result<Response<Answer>, engine::Error>,
+    /// The model that answers.
+    by: Arc<Model>,
+    /// The request for the tokens of a stream was added.
+    adds_usage: bool,
+    at_engine: Span,
+}
+
+/// A request on its way to the engine of a model.
+struct Outgoing<'a> {
+    api: &'a Api,
+    endpoint: Endpoint,
+    model: &'a Model,
+    requested: &'a Requested,
+    span: &'a Span,
+}
+
+impl Outgoing<'_> {
+    /// Sends the request to the model, or to its canary. One that a canary fails is sent to the stable version, too.
+    async fn send(&self, forwarded: HeaderMap, body: Bytes) -> Result<Sent> {
+        let draw = self.api.draw();
+        let ready = self.connect(draw).await?;
+        let again = ready.model.canary.is_some().then(|| (forwarded.clone(), body.clone()));
+        let sent = Box::pin(self.send_to(ready, forwarded, body)).await;
+        match again.filter(|_| sent.has_failed()) {
+            None => Ok(sent),
+            Some((forwarded, body)) => {
+                let stable = self.connect(NO_CANARY).await?;
+                Ok(Box::pin(self.send_to(stable, forwarded, body)).await)
+            }
+        }
+    }
+
+    async fn connect(&self, draw: u8) -> Result<Ready> {
+        let _connecting = self.span.within("connect");
+        self.api.serving.connect(self.model, &self.requested.prompt, draw).await
+    }
+
+    async fn send_to(&self, ready: Ready, mut forwarded: HeaderMap, body: Bytes) -> Sent {
+        let adds_usage = self.requested.lacks_usage() && ready.model.reports_usage;
+        let renamed = self.requested.renamed(&body, &ready.name, adds_usage);
+        drop(body);
+        let at_engine = self.span.within("engine");
+        at_engine.forward(&mut forwarded);
+        let request = ready
+            .connection
+            .request(Method::POST, self.endpoint.at_engine, forwarded, renamed);
+        let begun = Instant::now();
+        let answer = Box::pin(ready.connection.send(request)).await;
+        let sent = Sent {
+            answer,
+            by: ready.model,
+            adds_usage,
+            at_engine,
+        };
+        self.api
+            .serving
+            .compare(self.model, &sent.by, sent.has_failed(), begun.elapsed());
+        sent
+    }
+}
+
+impl Sent {
+    fn has_failed(&self) -> bool {
+        self.answer
+            .as_ref()
+            .map_or(true, |answer| answer.status().is_server_error())
     }
 }
 
@@ -324,6 +405,12 @@ impl Api {
     fn models_are_known(&self) -> Result<()> {
         let starts = || Refused::unavailable("the router has not listed the models yet; try again");
         self.serving.models.are_known().then_some(()).ok_or_else(starts)
+    }
+
+    /// The number of a request, which decides whether a canary gets it: evenly spread below 100.
+    fn draw(&self) -> u8 {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        u8::try_from(number.wrapping_mul(SPREAD) % u64::from(NO_CANARY)).unwrap_or_default()
     }
 
     /// A place for a request to a model.

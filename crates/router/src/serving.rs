@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use runway_operator::clock;
 use runway_operator::services::ServicePort;
 use runway_operator::store::Change;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::canaries::{Canaries, Responded};
 use crate::engine::{self, Connection, Engines};
 use crate::metrics::{Counted, Metrics};
 use crate::model::{Model, State};
@@ -24,6 +26,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// Number of a request that no canary gets. Others have one below it.
+pub const NO_CANARY: u8 = 100;
+
 /// Connects requests to engines, and holds those whose model does not serve yet.
 pub struct Serving {
     /// All models.
@@ -32,6 +37,8 @@ pub struct Serving {
     pub engines: Engines,
     /// Names at the engines.
     pub names: Names,
+    /// Canaries that may get requests.
+    pub canaries: Canaries,
     /// Wakes models.
     pub scaler: Arc<Scaler>,
     /// Metrics.
@@ -48,8 +55,8 @@ pub struct Serving {
 pub struct Ready {
     /// The connection.
     pub connection: Connection,
-    /// Unique id of the model that the engine serves: the one asked for, or its stand-in.
-    pub uid: String,
+    /// The model that the engine serves: the requested one, its stand-in, or its canary.
+    pub model: Arc<Model>,
     /// Name of the model at the engine.
     pub name: String,
 }
@@ -69,17 +76,17 @@ struct Hold {
 }
 
 impl Serving {
-    /// Connects to the engine of a model. If it does not serve, the request is held, and a model that is scaled to zero is woken.
+    /// Connects to the engine of a model, or of the canary that gets requests of this number. If the model does not serve, the request is held, and a model that is scaled to zero is woken.
     ///
     /// # Errors
     /// The model is gone or has failed, does not serve in time, or too many requests are held.
-    pub async fn connect(&self, model: &Model, prompt: &Prompt) -> Result<Ready, Refused> {
+    pub async fn connect(&self, model: &Model, prompt: &Prompt, draw: u8) -> Result<Ready, Refused> {
         let key = table::key(model);
         let deadline = Instant::now() + self.longest_hold;
         let mut news = self.models.watch(&key);
         let (mut hold, mut pause) = (None, PAUSE);
         loop {
-            let engines = match self.next(&key)? {
+            let engines = match self.next(&key, draw)? {
                 Next::Open(engines) => engines,
                 Next::Wait(obstacle) => {
                     self.hold(&mut hold)?;
@@ -119,10 +126,40 @@ impl Serving {
         }
     }
 
+    /// Compares the response of a model, or of its canary, with those of the other.
+    pub fn compare(&self, requested: &Model, by: &Model, failed: bool, first_byte: Duration) {
+        let by_canary = by.canary.is_some();
+        let canaries = if by_canary {
+            Vec::from_iter(self.models.get(&table::key(by)))
+        } else {
+            self.models.canaries(requested)
+        };
+        let minute = u64::try_from(clock::now().as_second()).unwrap_or_default() / 60;
+        let responded = Responded {
+            by_canary,
+            failed,
+            first_byte,
+        };
+        for canary in canaries {
+            let reason = self.canaries.count(&canary, responded, minute);
+            self.metrics.canary_stopped(&canary, !self.canaries.may_serve(&canary));
+            if let Some(reason) = reason {
+                let (namespace, name) = (canary.namespace.as_str(), canary.name.as_str());
+                tracing::warn!(
+                    namespace,
+                    name,
+                    reason,
+                    "the canary gets no more requests until its spec or weight changes"
+                );
+            }
+        }
+    }
+
     /// Drops what is known about a model that is gone, or awake.
     pub fn changed(&self, change: &Change<'_, Arc<Model>>) {
         if change.gone {
             self.names.forget(&change.kept.uid);
+            self.canaries.forget(&table::key(change.kept));
         }
         if change.gone || change.kept.state != State::Asleep {
             self.scaler.forget(&table::key(change.kept));
@@ -130,11 +167,15 @@ impl Serving {
     }
 
     /// The next step of a request, by the state of its model.
-    fn next(&self, key: &Key) -> Result<Next, Refused> {
+    fn next(&self, key: &Key, draw: u8) -> Result<Next, Refused> {
         let Some(model) = self.models.get(key) else {
             return Err(NotOne::None(format!("{}/{}", key.0, key.1)).into());
         };
         let mut engines = Vec::from_iter(self.models.serving_stand_in(&model));
+        if draw < NO_CANARY {
+            let may_serve = |canary: &Model| self.canaries.may_serve(canary);
+            engines.extend(self.models.serving_canary(&model, draw, may_serve));
+        }
         match &model.state {
             State::Serving(at) => {
                 let at = at.clone();
@@ -161,12 +202,12 @@ impl Serving {
         }
     }
 
-    async fn open(&self, model: &Model, at: &ServicePort, prompt: &Prompt) -> Result<Ready, engine::Error> {
+    async fn open(&self, model: &Arc<Model>, at: &ServicePort, prompt: &Prompt) -> Result<Ready, engine::Error> {
         let name = self.names.of(model, at, &self.engines).await?;
         let connection = self.engines.connect(at, prompt).await?;
         Ok(Ready {
             connection,
-            uid: model.uid.clone(),
+            model: Arc::clone(model),
             name,
         })
     }
@@ -274,6 +315,7 @@ mod tests {
             models,
             engines: Engines::new(loopback()),
             names: Names::default(),
+            canaries: Canaries::default(),
             metrics,
             held: Arc::new(Semaphore::new(1)),
             longest_hold: AGAIN * 5 / 2,
@@ -281,7 +323,7 @@ mod tests {
         };
         let asleep = serving.models.all().remove(0);
         let begun = Instant::now();
-        let refused = format!("{:?}", serving.connect(&asleep, &Prompt::default()).await.err());
+        let refused = format!("{:?}", serving.connect(&asleep, &Prompt::default(), 0).await.err());
         assert!(refused.contains("is being woken"), "{refused}");
         assert!(begun.elapsed() >= serving.longest_hold);
         assert_eq!(writes.load(Ordering::SeqCst), 3);

@@ -1,5 +1,6 @@
 //! The routing table: which models a name in a request may mean. Pure.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub type Key = (String, String);
 pub struct Table {
     models: BTreeMap<Key, Arc<Model>>,
     by_served_name: BTreeMap<String, Served>,
+    /// Canaries by the model that they are of.
+    canaries: BTreeMap<Key, BTreeSet<Key>>,
     /// Served names that lost their last model, the oldest first.
     gone: VecDeque<String>,
 }
@@ -70,12 +73,18 @@ impl Table {
     pub fn insert(&mut self, model: Arc<Model>, by_age: bool) {
         let key = key(&model);
         if let Some(before) = self.models.get(&key)
-            && (before.served != model.served || model.stands_in_for.is_some())
+            && (before.served != model.served || before.canary != model.canary || model.is_behind_another())
         {
             self.remove(&key);
         }
-        if model.stands_in_for.is_none() {
+        if !model.is_behind_another() {
             self.serve(&key, &model, by_age);
+        }
+        if let Some(canary) = &model.canary {
+            self.canaries
+                .entry(beside(&model, &canary.of))
+                .or_default()
+                .insert(key.clone());
         }
         self.models.insert(key, model);
     }
@@ -104,6 +113,14 @@ impl Table {
     /// Removes a model. A served name stays with its namespace: another model of that namespace takes its place.
     pub fn remove(&mut self, key: &Key) {
         let Some(gone) = self.models.remove(key) else { return };
+        if let Some(canary) = &gone.canary
+            && let Entry::Occupied(mut canaries) = self.canaries.entry(beside(&gone, &canary.of))
+        {
+            canaries.get_mut().remove(key);
+            if canaries.get().is_empty() {
+                canaries.remove();
+            }
+        }
         let Some(served) = self.by_served_name.get_mut(&gone.served) else {
             return;
         };
@@ -136,9 +153,9 @@ impl Table {
         self.models.get(key).cloned()
     }
 
-    /// All models but stand-ins, by namespace and name.
+    /// All models but stand-ins and canaries, by namespace and name.
     pub fn all(&self) -> Vec<Arc<Model>> {
-        let models = self.models.values().filter(|model| model.stands_in_for.is_none());
+        let models = self.models.values().filter(|model| !model.is_behind_another());
         models.cloned().collect()
     }
 
@@ -146,6 +163,12 @@ impl Table {
     pub fn stand_in(&self, model: &Model) -> Option<Arc<Model>> {
         let stand_in = self.get(&beside(model, model.stand_in.as_ref()?))?;
         (stand_in.stands_in_for.as_ref() == Some(&model.name)).then_some(stand_in)
+    }
+
+    /// The canaries of a model, by name. A canary has none.
+    pub fn canaries(&self, model: &Model) -> Vec<Arc<Model>> {
+        let canaries = self.canaries.get(&key(model)).filter(|_| model.canary.is_none());
+        canaries.into_iter().flatten().filter_map(|key| self.get(key)).collect()
     }
 
     /// The models that a name in a request may mean. A full name means its own model only, whatever the served names of others are.
@@ -270,6 +293,7 @@ impl Listed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Canary;
 
     fn model(full_name: &str, served: &str) -> Arc<Model> {
         Arc::new(Model::asleep(full_name, served))
@@ -413,6 +437,39 @@ mod tests {
         assert_eq!(insert("two", None, Some("three")), (None, [1, 1, 1]));
         assert_eq!(insert("two", None, Some("one")), (Some("two".to_owned()), [1, 1, 1]));
         assert_eq!(insert("one", None, None), (None, [1, 1, 1]));
+    }
+
+    #[test]
+    fn canary_has_its_full_name_only_and_no_canary_of_its_own() {
+        let mut table = table(&[("a/one", "llama")]);
+        let mut insert = |name: &str, of: Option<&str>| {
+            let canary = of.map(|of| Canary {
+                of: of.parse().unwrap(),
+                weight: 10,
+            });
+            let model = Model {
+                canary,
+                ..Model::asleep(&format!("a/{name}"), "llama")
+            };
+            table.insert(Arc::new(model), false);
+            let of = |name: &str| -> Vec<String> {
+                let model = table.get(&key_of(&format!("a/{name}")));
+                let canaries = model.map(|model| table.canaries(&model)).unwrap_or_default();
+                canaries.iter().map(|model| model.name.to_string()).collect()
+            };
+            (of("one"), of("two"), found(&table, "llama").len())
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(insert("two", Some("one")), (names(&["two"]), names(&[]), 1));
+        assert_eq!(
+            insert("three", Some("two")),
+            (names(&["two"]), names(&[]), 1),
+            "a canary of a canary"
+        );
+        assert_eq!(insert("three", Some("one")), (names(&["three", "two"]), names(&[]), 1));
+        assert_eq!(insert("two", None), (names(&["three"]), names(&[]), 2), "promoted");
+        table.remove(&key_of("a/three"));
+        assert!(table.canaries.is_empty());
     }
 
     #[test]

@@ -22,13 +22,17 @@ async fn clients_get_answers_and_their_tokens_are_counted() -> Result<()> {
     };
     let python = tokio::task::spawn_blocking(python::clients).await??;
     let world = World::start().await?;
-    let engine = engine.start("its-own-name", &["--metrics", "--parallel", "4", "--threads", "1"]).await?;
+    let engine = engine
+        .start("its-own-name", &["--metrics", "--parallel", "4", "--threads", "1"])
+        .await?;
     world.model("a", "one", "llama", 1).await?;
     world.serves("a", "one", engine.address().port()).await?;
     let router = world.router(&["--plain-http"]).await?.ready().await?;
     let address = format!("http://{}", router.address);
     let output = tokio::task::spawn_blocking(move || {
-        Command::new(python).args([SCRIPT, &address, KEY, "llama", SENTENCE]).output()
+        Command::new(python)
+            .args([SCRIPT, &address, KEY, "llama", SENTENCE])
+            .output()
     });
     let output = output.await??;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -44,12 +48,17 @@ async fn clients_get_answers_and_their_tokens_are_counted() -> Result<()> {
     eventually(PATIENCE, async || {
         let counted = [counted("input"), counted("output")];
         let expected = ["input", "output"].map(|direction| seen[direction].as_u64());
-        ensure!(counted == expected, "counted {counted:?}, and the clients saw {expected:?}");
+        ensure!(
+            counted == expected,
+            "counted {counted:?}, and the clients saw {expected:?}"
+        );
         Ok(())
     })
     .await?;
     let metrics = Endpoint::machine(engine.client()?).metrics().await?;
-    let predicted = metrics.lines().find_map(|line| line.strip_prefix("llamacpp:tokens_predicted_total "));
+    let predicted = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("llamacpp:tokens_predicted_total "));
     let predicted: Option<u64> = predicted.and_then(|number| number.parse().ok());
     ensure!(predicted == counted("output"), "the engine counted {predicted:?}");
     Ok(())
