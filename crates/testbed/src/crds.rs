@@ -21,7 +21,7 @@ pub const KAITO_INFERENCE_SETS: &str = "kaito.sh_inferencesets.yaml";
 /// The file of Dynamo's DynamoGraphDeployment CRD with v1alpha1 alone, as released until early 2026.
 pub const DYNAMO_V1ALPHA1: &str = "nvidia.com_dynamographdeployments.2026-02.yaml";
 /// The file of the same CRD with v1beta1, which is stored. Everything in v1alpha1, and everything stored in it, needs the
-/// conversion webhook of Dynamo's operator; v1beta1 alone does not. See [`crate::simulator::conversion`].
+/// conversion webhook of Dynamo's operator; v1beta1 alone does not. See the module `conversion` of the upstream simulator.
 pub const DYNAMO_V1BETA1: &str = "nvidia.com_dynamographdeployments.2026-08.yaml";
 /// The file of KubeRay's RayService CRD.
 pub const KUBERAY_SERVICES: &str = "ray.io_rayservices.yaml";

@@ -61,7 +61,7 @@ pub(crate) const FAKETIME_LIBRARY: &str = if cfg!(target_arch = "aarch64") {
 } else {
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 };
-/// For [`crate::asya::Stage::typed`].
+/// For `Stage::typed` of the Asya test bed.
 pub const CURL: [Package; 1] = [program("curl", "curl")];
 /// For tests of alert rules.
 pub(crate) const PROMETHEUS: [Package; 1] = [program("prometheus", "promtool")];
