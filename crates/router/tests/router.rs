@@ -657,14 +657,16 @@ async fn audit_log_names_callers_models_and_results() -> Result<()> {
     let program = "kubeairunway-gateway";
     let expected = [
         json!({"program": program, "user": account("all"), "credential": "token", "tenant": "default", "action": "infer",
-            "kind": "ModelDeployment", "namespace": "a", "name": "one", "result": "allowed", "status": 200}),
+            "kind": "ModelDeployment", "namespace": "a", "name": "one", "result": "allowed", "status": 200,
+            "end": "complete", "inputTokens": 1, "outputTokens": 0, "estimated": true}),
         json!({"program": program, "user": account("none"), "credential": "token", "tenant": "default", "action": "infer",
             "kind": "ModelDeployment", "name": "llama", "result": "refused", "status": 404, "reason": "model_not_found"}),
         json!({"program": program, "action": "infer", "kind": "ModelDeployment", "result": "refused", "status": 401,
             "reason": "unauthenticated"}),
         json!({"program": program, "action": "read", "result": "refused", "status": 401, "reason": "unauthenticated"}),
         json!({"program": program, "user": "shop", "credential": "key", "action": "infer", "kind": "ModelDeployment",
-            "namespace": "a", "name": "one", "result": "allowed", "status": 200}),
+            "namespace": "a", "name": "one", "result": "allowed", "status": 200,
+            "end": "complete", "inputTokens": 1, "outputTokens": 0, "estimated": true}),
     ];
     ensure!(lines == expected, "{lines:#?}");
     Ok(())

@@ -250,7 +250,7 @@ mod tests {
         ("runway-asya-operator", 266),
         // It links the operators and the model router, for the permissions that it installs; the check of Llama Stack providers
         // installs into a temporary directory (tempfile, 3 crates); answers of chats are read by sse-stream (1 crate).
-        ("runway-cli", 316),
+        ("runway-cli", 317),
     ];
 
     #[test]
