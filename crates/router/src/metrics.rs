@@ -195,8 +195,8 @@ struct OfModel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Response {
-    namespace: String,
-    name: String,
+    #[prometheus(flatten)]
+    model: OfModel,
     caller: &'static str,
     code: &'static str,
 }
@@ -212,8 +212,8 @@ impl From<&Model> for OfModel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Tokens {
-    namespace: String,
-    name: String,
+    #[prometheus(flatten)]
+    model: OfModel,
     caller: &'static str,
     direction: &'static str,
     source: &'static str,
@@ -221,15 +221,15 @@ struct Tokens {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Choice {
-    namespace: String,
-    name: String,
+    #[prometheus(flatten)]
+    model: OfModel,
     reason: Reason,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Blocks {
-    namespace: String,
-    name: String,
+    #[prometheus(flatten)]
+    model: OfModel,
     seen: &'static str,
 }
 
@@ -330,12 +330,10 @@ impl Metrics {
 
     /// Counts the response of an engine.
     pub fn responded(&self, model: &Model, who: &Who, status: u16, after: Duration) {
-        let labels = OfModel::from(model);
-        let OfModel { namespace, name } = labels.clone();
-        self.first_byte.get_or_create(&labels).observe(after.as_secs_f64());
+        let model = OfModel::from(model);
+        self.first_byte.get_or_create(&model).observe(after.as_secs_f64());
         let labels = Response {
-            namespace,
-            name,
+            model,
             caller: who.class(),
             code: class(status),
         };
@@ -344,26 +342,22 @@ impl Metrics {
 
     /// Removes the series of a model that is gone.
     pub fn forget(&self, namespace: &str, name: &str) {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        for (caller, code) in Who::CLASSES
-            .into_iter()
-            .flat_map(|caller| CODES.map(|code| (caller, code)))
-        {
-            self.responses.remove(&Response {
-                namespace: namespace.clone(),
-                name: name.clone(),
-                caller,
-                code,
-            });
-        }
-        for (direction, source) in DIRECTIONS
-            .into_iter()
-            .flat_map(|one| SOURCES.map(|source| (one, source)))
-        {
-            for caller in Who::CLASSES {
+        let of_model = OfModel {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let model = || of_model.clone();
+        for caller in Who::CLASSES {
+            for code in CODES {
+                let model = model();
+                self.responses.remove(&Response { model, caller, code });
+            }
+            for (direction, source) in DIRECTIONS
+                .into_iter()
+                .flat_map(|one| SOURCES.map(|source| (one, source)))
+            {
                 self.tokens.remove(&Tokens {
-                    namespace: namespace.clone(),
-                    name: name.clone(),
+                    model: model(),
                     caller,
                     direction,
                     source,
@@ -371,20 +365,13 @@ impl Metrics {
             }
         }
         for reason in Reason::ALL {
-            self.choices.remove(&Choice {
-                namespace: namespace.clone(),
-                name: name.clone(),
-                reason,
-            });
+            let model = model();
+            self.choices.remove(&Choice { model, reason });
         }
         for seen in SEEN {
-            self.blocks.remove(&Blocks {
-                namespace: namespace.clone(),
-                name: name.clone(),
-                seen,
-            });
+            let model = model();
+            self.blocks.remove(&Blocks { model, seen });
         }
-        let of_model = OfModel { namespace, name };
         self.first_byte.remove(&of_model);
         self.stopped.remove(&of_model);
         self.of_models.remove(&of_model);
@@ -393,10 +380,8 @@ impl Metrics {
     /// Counts the tokens of a request, and whether they are estimated.
     pub fn used(&self, model: &Model, who: &Who, usage: Usage, estimated: bool) {
         for (direction, tokens) in DIRECTIONS.into_iter().zip([usage.input, usage.output]) {
-            let OfModel { namespace, name } = model.into();
             let labels = Tokens {
-                namespace,
-                name,
+                model: model.into(),
                 caller: who.class(),
                 direction,
                 source: SOURCES[usize::from(estimated)],
@@ -407,21 +392,16 @@ impl Metrics {
 
     /// Counts the choice of a replica.
     pub fn chose(&self, model: &Model, decision: &Decision) {
-        let OfModel { namespace, name } = model.into();
-        let reason = decision.reason;
-        self.choices
-            .get_or_create(&Choice {
-                namespace: namespace.clone(),
-                name: name.clone(),
-                reason,
-            })
-            .inc();
+        let choice = Choice {
+            model: model.into(),
+            reason: decision.reason,
+        };
+        self.choices.get_or_create(&choice).inc();
         let blocks = [decision.blocks - decision.matched, decision.matched];
         for (seen, blocks) in SEEN.into_iter().zip(blocks).filter(|(_, blocks)| *blocks > 0) {
-            let (namespace, name) = (namespace.clone(), name.clone());
-            let labels = Blocks { namespace, name, seen };
+            let model = choice.model.clone();
             let blocks = u64::try_from(blocks).unwrap_or(u64::MAX);
-            self.blocks.get_or_create(&labels).inc_by(blocks);
+            self.blocks.get_or_create(&Blocks { model, seen }).inc_by(blocks);
         }
     }
 
