@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
+use crate::file;
 use crate::model::Model;
 use crate::pattern::{self, Pattern};
 
@@ -118,7 +118,10 @@ impl Keys {
         let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
         names.sort();
         for name in names {
-            let read = text(&folder.join(&name)).and_then(|text| keys.add(&name, &text));
+            let text = file::text(&folder.join(&name), LARGEST_FILE).map_err(Invalid::from);
+            let read = text
+                .and_then(|text| text.ok_or(Invalid::TooLarge))
+                .and_then(|text| keys.add(&name, &text));
             if let Err(error) = read {
                 tracing::warn!(name, %error, "key skipped");
             }
@@ -193,15 +196,6 @@ impl Keys {
 
 fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key).into()
-}
-
-fn text(path: &Path) -> Result<String, Invalid> {
-    let mut text = String::new();
-    fs::File::open(path)?.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LARGEST_FILE {
-        return Err(Invalid::TooLarge);
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

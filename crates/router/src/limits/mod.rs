@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep};
 pub use counters::{Left, Now, Reached};
 pub use rules::{Invalid, NotAFile, Rule, Rules, Unit};
 
+use crate::file;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::rights::Who;
@@ -94,9 +95,8 @@ impl Limits {
 
     /// Reads the file, and counts the routers.
     fn read(&self) {
-        let text = match std::fs::metadata(&self.file) {
-            Ok(metadata) if metadata.len() > LARGEST_FILE => Err("the file is larger than 1 MiB".to_owned()),
-            Ok(_) => std::fs::read_to_string(&self.file).map_err(|error| error.to_string()),
+        let text = match file::text(&self.file, LARGEST_FILE) {
+            Ok(text) => text.ok_or_else(|| "the file is larger than 1 MiB".to_owned()),
             // No limits are set.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok("{}".to_owned()),
             Err(error) => Err(error.to_string()),
