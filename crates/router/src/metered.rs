@@ -1,5 +1,6 @@
 //! Bodies of responses whose tokens are counted on their way to the client.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -200,43 +201,19 @@ impl Events {
             self.begun.extend_from_slice(part);
             self.begun.split().freeze()
         };
-        let mut passed_on = BytesMut::new();
-        let (mut removed, mut start) = (false, 0);
+        let (mut removed, mut start) = (Vec::new(), 0);
         while let Some(end) = end_of_event(&text, start) {
-            let event = &text[start..end];
-            let has_only_usage = self.count(event);
-            if has_only_usage && self.removes_usage {
-                if !removed {
-                    passed_on.extend_from_slice(&text[..start]);
-                }
-                removed = true;
-            } else if removed {
-                passed_on.extend_from_slice(event);
+            if self.count(&text[start..end]) {
+                removed.push(start..end);
             }
             start = end;
         }
-        let rest = &text[start..];
-        self.is_too_long = rest.len() > LONGEST_EVENT;
-        if self.is_too_long {
-            // All that is left passes on, and nothing after it is read.
-            if self.removes_usage {
-                passed_on = if removed {
-                    passed_on
-                } else {
-                    BytesMut::from(&text[..start])
-                };
-                passed_on.extend_from_slice(rest);
-                *part = passed_on.freeze();
-            }
-            return;
-        }
-        self.begun.extend_from_slice(rest);
+        self.is_too_long = text.len() - start > LONGEST_EVENT;
+        // The client waits for the rest of an event only while that is kept.
+        let passed_on = if self.is_too_long { text.len() } else { start };
+        self.begun.extend_from_slice(&text[passed_on..]);
         if self.removes_usage {
-            *part = if removed {
-                passed_on.freeze()
-            } else {
-                text.slice(..start)
-            };
+            *part = without(&text.slice(..passed_on), &removed);
         }
     }
 
@@ -254,6 +231,21 @@ impl Events {
         }
         event.only_usage
     }
+}
+
+/// A text without these parts, which are in order. It is copied only if there are any.
+fn without(text: &Bytes, removed: &[Range<usize>]) -> Bytes {
+    if removed.is_empty() {
+        return text.clone();
+    }
+    let mut rest = BytesMut::new();
+    let mut end = 0;
+    for part in removed {
+        rest.extend_from_slice(&text[end..part.start]);
+        end = part.end;
+    }
+    rest.extend_from_slice(&text[end..]);
+    rest.freeze()
 }
 
 /// The end of the event that begins here: after an empty line.
