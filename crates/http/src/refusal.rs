@@ -44,7 +44,7 @@ pub fn openai(status: StatusCode, code: &'static str, message: &str) -> Response
     with_headers(status, response)
 }
 
-/// The same response, in the form of Anthropic's errors if it is a refusal of [`openai`].
+/// Gives a refusal of [`openai`] the form of Anthropic's errors. Other responses stay as they are.
 pub fn as_anthropic(response: Response) -> Response {
     let Some(Message(message)) = response.extensions().get() else {
         return response;

@@ -174,7 +174,7 @@ impl Candidate {
 }
 
 impl Balancer {
-    /// Chooses one of the replicas of a Service, without those that were tried. `None` if there is no other.
+    /// Chooses one of the replicas of a Service, except those that were tried. `None` if no other is left.
     pub fn choose(
         &self,
         at: &ServicePort,
@@ -237,10 +237,8 @@ impl Service {
             return;
         }
         let new_since = (!self.known.is_empty()).then_some(now);
-        let mut before: HashMap<SocketAddr, Known> = HashMap::new();
-        for known in self.known.drain(..) {
-            before.insert(known.replica.address, known);
-        }
+        let before = self.known.drain(..).map(|known| (known.replica.address, known));
+        let mut before: HashMap<SocketAddr, Known> = before.collect();
         let known = replicas.into_iter().map(|replica| {
             let known = before.remove(&replica.address).filter(|known| known.replica == replica);
             known.unwrap_or_else(|| Known {
@@ -258,34 +256,20 @@ impl Service {
     /// The best replica, the reason, and the blocks that it has seen.
     fn best(&mut self, blocks: &[u64], tried: &[SocketAddr], now: Instant) -> Option<(usize, Reason, usize)> {
         self.turn = self.turn.wrapping_add(1);
-        let mut left: Vec<usize> = (0..self.known.len()).collect();
-        left.retain(|index| !tried.contains(&self.known[*index].replica.address));
-        let healthy = |index: &&usize| self.known[**index].ejected_until.is_none_or(|until| until <= now);
-        let healthy: Vec<usize> = left.iter().filter(healthy).copied().collect();
-        // Without a healthy one, each is tried: the failures may be those of all requests.
-        let left = if healthy.is_empty() { left } else { healthy };
-        let mut candidates: Vec<Candidate> = left
-            .into_iter()
-            .map(|index| self.candidate(index, blocks, now))
-            .collect();
+        let candidates = |is_candidate: fn(&Known, Instant) -> bool| -> Vec<Candidate> {
+            let known = self.known.iter().enumerate();
+            let left = known.filter(|(_, known)| !tried.contains(&known.replica.address) && is_candidate(known, now));
+            left.map(|(index, known)| known.candidate(index, blocks, now)).collect()
+        };
+        let mut candidates = match candidates(Known::is_healthy) {
+            // Without a healthy one, each is tried: the failures may be those of all requests.
+            healthy if healthy.is_empty() => candidates(|_, _| true),
+            healthy => healthy,
+        };
         let turn = self.turn.checked_rem(candidates.len())?;
         candidates.rotate_left(turn);
         let best = choose(&candidates);
         best.map(|(best, reason)| (best.index, reason, best.matched))
-    }
-
-    fn candidate(&self, index: usize, blocks: &[u64], now: Instant) -> Candidate {
-        let known = &self.known[index];
-        let share = known.new_since.map_or(1.0, |since| {
-            let age = now.duration_since(since).as_secs_f64() / SLOW_START.as_secs_f64();
-            age.clamp(LEAST_SHARE, 1.0)
-        });
-        Candidate {
-            index,
-            in_flight: known.in_flight.into(),
-            share,
-            matched: known.seen.matched(blocks),
-        }
     }
 }
 
@@ -356,6 +340,23 @@ impl Drop for Chosen {
 }
 
 impl Known {
+    fn is_healthy(&self, now: Instant) -> bool {
+        self.ejected_until.is_none_or(|until| until <= now)
+    }
+
+    fn candidate(&self, index: usize, blocks: &[u64], now: Instant) -> Candidate {
+        let share = self.new_since.map_or(1.0, |since| {
+            let age = now.duration_since(since).as_secs_f64() / SLOW_START.as_secs_f64();
+            age.clamp(LEAST_SHARE, 1.0)
+        });
+        Candidate {
+            index,
+            in_flight: self.in_flight.into(),
+            share,
+            matched: self.seen.matched(blocks),
+        }
+    }
+
     fn eject(&mut self, times: u32, now: Instant) {
         let doubled = EJECTED.saturating_mul(1 << times.min(10));
         self.ejected_until = Some(now + doubled.min(LONGEST_EJECTED));

@@ -97,7 +97,7 @@ impl Requested {
         let body = str::from_utf8(body).map_err(|error| invalid(error.to_string()))?;
         let fields: Fields<'_> = serde_json::from_str(body).map_err(|error| invalid(error.to_string()))?;
         let model: String = serde_json::from_str(fields.model.get()).map_err(|_| Error::NotAName)?;
-        check_length(&model)?;
+        check_length(model.len())?;
         let place = |value: &RawValue| {
             let start = (value.get().as_ptr() as usize).saturating_sub(body.as_ptr() as usize);
             start..start + value.get().len()
@@ -132,7 +132,7 @@ impl Requested {
 
     fn read_form(body: &[u8], boundary: &str) -> Result<Self, Error> {
         let at = form::model(body, boundary)?;
-        check_length(&body[at.clone()])?;
+        check_length(at.len())?;
         let model = str::from_utf8(&body[at.clone()]).map_err(|_| Error::NotAName)?;
         Ok(Self {
             model: model.to_owned(),
@@ -173,8 +173,7 @@ impl Requested {
     }
 }
 
-fn check_length(model: &(impl AsRef<[u8]> + ?Sized)) -> Result<(), Error> {
-    let length = model.as_ref().len();
+fn check_length(length: usize) -> Result<(), Error> {
     if length > LONGEST {
         return Err(Error::TooLong(length));
     }
