@@ -9,7 +9,7 @@
 //! | [`paths`], [`requested`], [`form`], [`prompt`] | the parts of a request that the router reads; pure |
 //! | [`model`], [`table`] | from the name in a request to a model; pure |
 //! | [`models`] | the models of the cluster, from one watch |
-//! | [`rights`], [`keys`], [`pattern`], [`file`] | identity and rights of callers |
+//! | [`rights`], [`keys`], [`pattern`], [`mod@file`] | identity and rights of callers |
 //! | [`limits`], [`quantity`] | limits of requests and tokens |
 //! | [`serving`], [`canaries`] | waits until a model serves; the part of its requests for a canary |
 //! | [`scale`] | wakes models that are scaled to zero |
