@@ -230,6 +230,17 @@ impl Balancer {
     }
 }
 
+#[cfg(test)]
+impl Balancer {
+    /// Failures in a row of the replica at an address.
+    pub(crate) fn failures(&self, at: &ServicePort, address: SocketAddr) -> u32 {
+        let service = self.service(at, Instant::now());
+        let service = service.lock();
+        let known = service.known.iter().find(|known| known.replica.address == address);
+        known.map_or(0, |known| known.failures)
+    }
+}
+
 impl Service {
     /// Takes in the replicas that are ready now.
     fn update(&mut self, replicas: Vec<Replica>, all_blocks: &Arc<AtomicUsize>, now: Instant) {

@@ -149,6 +149,8 @@ pub struct Connection {
     prompt: Prompt,
     chosen: Chosen,
     open: Open,
+    /// It had a request before. Its end says nothing about the replica.
+    is_kept: bool,
 }
 
 impl Engines {
@@ -173,17 +175,18 @@ impl Engines {
                 break;
             };
             let opened = match self.pool.take(chosen.address) {
-                Some(open) => Ok(open),
-                None => open(chosen.address).await,
+                Some(open) => Ok((open, true)),
+                None => open(chosen.address).await.map(|open| (open, false)),
             };
             match opened {
-                Ok(open) => {
+                Ok((open, is_kept)) => {
                     return Ok(Connection {
                         engines: self.clone(),
                         at: at.clone(),
                         prompt: prompt.clone(),
                         chosen,
                         open,
+                        is_kept,
                     });
                 }
                 Err(error) => {
@@ -292,8 +295,11 @@ impl Connection {
                 Ok(response) => return connection.answered(response),
                 Err(failed) => failed,
             };
-            connection.chosen.failed(Instant::now());
-            match failed.take_message().filter(|_| attempts.next().is_some()) {
+            let unsent = failed.take_message();
+            if unsent.is_none() || !connection.is_kept {
+                connection.chosen.failed(Instant::now());
+            }
+            match unsent.filter(|_| attempts.next().is_some()) {
                 // Nothing has been sent.
                 Some(unsent) => request = unsent,
                 None => return Err(Error::Broken(connection.at, chain(failed.error()))),
@@ -546,6 +552,26 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         assert_eq!(connections.load(Ordering::SeqCst), 20);
+    }
+
+    #[tokio::test]
+    async fn unsent_request_is_a_failure_of_the_replica_only_on_a_new_connection() {
+        let (address, _) = engine("Content-Length: 2\r\n", false).await;
+        let engines = engines(&[address]);
+        for (is_kept, failures) in [(false, 1), (true, 0)] {
+            let connection = engines.connect(&at(), &Prompt::default()).await.unwrap();
+            assert_eq!(connection.is_kept, is_kept);
+            // Such as an engine that closes the connection at this moment.
+            connection.open.running.abort();
+            tokio::task::yield_now().await;
+            let request = connection.request(Method::GET, "/v1/models", HeaderMap::new(), Body::default());
+            let mut sent = Box::pin(connection.send(request));
+            assert!(futures::poll!(&mut sent).is_pending(), "another connection is opened");
+            assert_eq!(engines.balancer.failures(&at(), address), failures);
+            assert!(sent.await.is_ok());
+            assert_eq!(whole(&engines).await.unwrap(), "{}");
+            assert!(kept(&engines, address).await);
+        }
     }
 
     #[tokio::test]
