@@ -818,6 +818,9 @@ events! {
         Warning OverridesIgnored: "ModelDeployment",
         /// Fields of the spec have no effect with this provider and engine.
         Warning FieldsIgnored: "ModelDeployment",
+        /// The canary fails more often or answers later than the version that it is of. It gets no more requests until its spec or
+        /// weight changes.
+        Warning CanaryStopped: "ModelDeployment",
         /// The upstream has reported nothing for 5 minutes. Check that the upstream operator runs.
         Warning StaleStatus: "ModelDeployment",
         /// An object was created for a ModelDeployment or a LlamaStackDistribution.

@@ -28,6 +28,7 @@ use crate::verbs::migrate::MigrateArgs;
 use crate::verbs::offline::{RenderArgs, ValidateArgs};
 use crate::verbs::proxy::ProxyArgs;
 use crate::verbs::top::TopArgs;
+use crate::verbs::usage::UsageArgs;
 use crate::version::VersionArgs;
 
 /// Subcommands in groups, as the help shows them.
@@ -36,7 +37,16 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Changes", &["scale", "edit", "pause", "resume", "migrate", "delete"]),
     (
         "Troubleshooting",
-        &["why", "tree", "events", "logs", "top", "check", "support-bundle"],
+        &[
+            "why",
+            "tree",
+            "events",
+            "logs",
+            "top",
+            "usage",
+            "check",
+            "support-bundle",
+        ],
     ),
     ("Manifests", &["diff", "render", "validate"]),
     ("Installation", &["controller", "provider", "console", "version"]),
@@ -109,6 +119,11 @@ pub enum Command {
     /// pods/proxy. A value that the engine does not export is `-`; reasons why a pod cannot be read are warnings. llama.cpp counts
     /// the tokens of a request when the request ends.
     Top(TopArgs),
+    /// Show tokens and requests by model, tenant and day, as the model router counted them
+    ///
+    /// A tenant is a namespace with its ServiceAccounts, another user, or a key. For a spreadsheet: kubeairunway usage -A --by
+    /// day,model,tenant -o csv. Requires permission to get the ConfigMap kubeairunway-router-usage in the router's namespace.
+    Usage(UsageArgs),
     /// Show the endpoint of a model or server, or the queue of an actor, with an example request
     Endpoint(TargetArgs),
     /// Chat with a model through the API server, without port forwarding

@@ -36,6 +36,10 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
             let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
             top::top(args, &cluster).await
         }
+        Command::Usage(args) => {
+            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
+            verbs::usage::usage(args, &cluster).await
+        }
         Command::Endpoint(args) => explain::endpoint(args, &line.client, stdin).await,
         Command::Logs(args) => {
             let cluster = Cluster::connect_to_follow(&line.client)

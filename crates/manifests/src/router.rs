@@ -1,11 +1,13 @@
 //! The model router in the cluster: `kubeairunway-gateway`, for those who ask for it.
 //!
-//! It may read ModelDeployments and Services, scale ModelDeployments, ask the API server about callers, and keep its certificate, and
-//! nothing else.
+//! It may read ModelDeployments and Services, scale ModelDeployments, ask the API server about callers, and keep its certificate and
+//! the use by day, and nothing else.
 
-use runway_api::labels;
+use k8s_openapi::api::core::v1::ConfigMap;
+use runway_api::{daily_usage, labels};
 
 use super::component::{Component, Content, Folder, Origin, Port};
+use super::metadata::{NAMESPACE, meta, object};
 
 /// Name of the component, and of its program.
 pub const NAME: &str = labels::ROUTER_MANAGER;
@@ -24,6 +26,11 @@ const LIMITS_PATH: &str = "/etc/kubeairunway/router-limits";
 
 /// The router. With two pods, one can stop without an interruption.
 pub fn router() -> Component {
+    // The routers write the use by day into it.
+    let usage = ConfigMap {
+        metadata: meta(NAME, daily_usage::CONFIG_MAP, Some(NAMESPACE)),
+        ..ConfigMap::default()
+    };
     Component {
         is_controller: false,
         replicas: 2,
@@ -53,6 +60,8 @@ pub fn router() -> Component {
             from: Origin::Labelled(CLIENTS_LABEL),
         }],
         access: runway_router::access(),
+        access_in_namespace: vec![runway_router::daily::access_in_namespace()],
+        extra: vec![object(&usage)],
         ..Component::new(NAME)
     }
     .with_authority()
@@ -84,6 +93,7 @@ mod tests {
                 "endpointslices list,watch",
                 "tokenreviews create",
                 "subjectaccessreviews create",
+                "events create,patch",
             ]
         );
     }

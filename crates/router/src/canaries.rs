@@ -20,9 +20,16 @@ const MORE_FAILURES: f64 = 0.05;
 /// Factor, and difference in seconds, of the mean times to the first byte above which a canary is stopped.
 const SLOWER: (f64, f64) = (2.0, 0.1);
 
+/// Step between the numbers of requests. It has no factor in common with 100, so that 100 requests in a row have all numbers.
+const STEP: u8 = 61;
+
 /// Canaries and what they are compared by.
 #[derive(Debug, Default)]
-pub struct Canaries(Mutex<HashMap<Key, Compared>>);
+pub struct Canaries {
+    compared: Mutex<HashMap<Key, Compared>>,
+    /// Numbers of the last requests, by the model that has canaries.
+    numbers: Mutex<HashMap<Key, u8>>,
+}
 
 #[derive(Debug)]
 struct Compared {
@@ -60,9 +67,17 @@ pub struct Responded {
 }
 
 impl Canaries {
+    /// The number of the next request for a model that has canaries, which decides on the one that gets it: evenly spread below 100.
+    pub fn number(&self, model: &Key) -> u8 {
+        let mut numbers = self.numbers.lock();
+        let number = numbers.entry(model.clone()).or_default();
+        *number = (*number + STEP) % 100;
+        *number
+    }
+
     /// Whether a canary may get requests.
     pub fn may_serve(&self, canary: &Model) -> bool {
-        let compared = self.0.lock();
+        let compared = self.compared.lock();
         let known = compared
             .get(&key(canary))
             .filter(|known| known.version == version(canary));
@@ -71,7 +86,7 @@ impl Canaries {
 
     /// Counts a response within a minute. The reason, if it stops the canary.
     pub fn count(&self, canary: &Model, responded: Responded, minute: u64) -> Option<String> {
-        let mut compared = self.0.lock();
+        let mut compared = self.compared.lock();
         let version = version(canary);
         let known = compared.entry(key(canary)).or_insert_with(|| Compared::new(version));
         if known.version != version {
@@ -83,9 +98,10 @@ impl Canaries {
         Some(reason)
     }
 
-    /// Forgets a canary that is gone.
+    /// Forgets a canary, or a model with canaries, that is gone.
     pub fn forget(&self, key: &Key) {
-        self.0.lock().remove(key);
+        self.compared.lock().remove(key);
+        self.numbers.lock().remove(key);
     }
 }
 
@@ -208,6 +224,22 @@ mod tests {
     fn counted(canaries: &Canaries, minute: u64, count: u64, response: Responded) -> Option<String> {
         let reasons = (0..count).filter_map(|_| canaries.count(&canary(10), response, minute));
         reasons.last()
+    }
+
+    #[test]
+    fn numbers_of_requests_are_even_for_each_model() {
+        let canaries = Canaries::default();
+        let keys = [
+            key(&Model::asleep("a/one", "one")),
+            key(&Model::asleep("a/other", "other")),
+        ];
+        let mut seen = [[0; 100]; 2];
+        for _ in 0..100 {
+            for (key, seen) in keys.iter().zip(&mut seen) {
+                seen[usize::from(canaries.number(key))] += 1;
+            }
+        }
+        assert_eq!(seen, [[1; 100]; 2]);
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! | [`scale`] | wakes models that are scaled to zero |
 //! | [`engine`], [`names`] | requests to engines |
 //! | [`addresses`], [`balance`], [`pool`], [`body`] | the replica and the connection of a request |
-//! | [`usage`], [`metered`] | tokens of responses |
+//! | [`usage`], [`metered`], [`daily`] | tokens of responses, and their sums by day |
 //! | [`revocable`] | responses that end with the right of their caller |
 //! | [`refused`], [`metrics`], [`spans`] | refusals, metrics, traces |
 //! | [`run`](fn@run) | starts the router |
@@ -25,6 +25,7 @@ pub mod addresses;
 pub mod balance;
 pub mod body;
 pub mod canaries;
+pub mod daily;
 pub mod engine;
 pub mod file;
 pub mod form;
@@ -54,13 +55,15 @@ pub mod table;
 pub mod usage;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use runway_operator::access::rule;
 
 pub use run::{AUDIENCE, Args, Error, run, run_on, run_with};
 
-/// Permissions of the router: to read and wake models, to find their addresses, and to ask about callers.
+/// Permissions of the router: to read and wake models, to find their addresses, to ask about callers, and to report canaries.
 pub fn access() -> Vec<PolicyRule> {
     let mut rules = scale::access();
     rules.extend(addresses::access());
     rules.extend(runway_callers::access());
+    rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));
     rules
 }

@@ -1,6 +1,7 @@
 //! The fields of a ModelDeployment that the router keeps. Pure.
 
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{Resource as _, ResourceExt as _};
 use runway_api::condition::{self, Conditions as _, shorten};
 use runway_api::model_deployment::{ModelSource, Phase, ServingMode};
 use runway_api::{ModelDeployment, Name, Namespace, ServingState, labels};
@@ -83,6 +84,18 @@ impl Model {
     /// Whether it has no name but its full name, because it takes requests for another model.
     pub fn is_behind_another(&self) -> bool {
         self.stands_in_for.is_some() || self.canary.is_some()
+    }
+
+    /// The object, for Events.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(ModelDeployment::api_version(&()).into_owned()),
+            kind: Some(ModelDeployment::kind(&()).into_owned()),
+            namespace: Some(self.namespace.to_string()),
+            name: Some(self.name.to_string()),
+            uid: Some(self.uid.clone()),
+            ..ObjectReference::default()
+        }
     }
 
     /// `namespace/name`, which is unique.

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use runway_api::labels;
@@ -11,17 +10,19 @@ use runway_callers::Callers;
 use runway_callers::places::Places;
 use runway_http::Limits;
 use runway_operator::audit::{self, Audit, AuditArgs};
+use runway_operator::events::Events;
 use runway_operator::listen::{BadCertificate, ListenArgs};
 use runway_operator::process::{Process, time};
 use runway_operator::scope::ScopeArgs;
 use runway_operator::services::ServicePort;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::addresses::Addresses;
 use crate::canaries::Canaries;
+use crate::daily::Daily;
 use crate::engine::{Engines, Lookup};
 use crate::limits::{self as router_limits, Routers};
 use crate::metrics::{Metrics, Scrape};
@@ -35,6 +36,8 @@ use crate::serving::Serving;
 const MIB: usize = 1024 * 1024;
 /// Time before the end of the drain at which held requests are answered.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// Longest wait for the last write of the use by day.
+const LAST_WRITE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Port of the router's own Service: HTTPS, and HTTP with `--plain-http`, lead to the same pods.
 const PORT: u16 = 443;
@@ -192,6 +195,8 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     };
     supervise("the watch of ModelDeployments", Box::pin(following));
     supervise("keys", Box::pin(Arc::clone(&api.rights).follow()));
+    let daily = Arc::clone(&api.daily);
+    supervise("the use by day", Box::pin(Arc::clone(&daily).follow()));
     supervise("limits", Box::pin(Arc::clone(&api.limits).follow()));
     let stop_accepting = CancellationToken::new();
     tokio::spawn({
@@ -221,6 +226,8 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     let router = Audit::layer(audit, server::router(api, sizes));
     runway_http::serve(listener, tls, router, limits, stop_accepting).await;
     ended.cancel();
+    // Without an answer of the API server, the process ends all the same.
+    let _ = timeout(LAST_WRITE_WITHIN, daily.write()).await;
     process.leadership.step_down().await;
     Ok(())
 }
@@ -260,16 +267,17 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
             engines: Engines::new(lookup),
             names: Names::default(),
             canaries: Canaries::default(),
+            events: Events::start(process.client.clone(), labels::ROUTER_MANAGER),
             metrics: Arc::clone(&metrics),
             held: Arc::new(Semaphore::new(args.largest_held)),
             longest_hold: args.longest_hold,
             closing,
         },
-        requests: AtomicU64::new(0),
         check_rights_every: args.check_rights_every,
         places: Places::new(args.largest_requests, args.largest_requests_of_caller),
         of_models: Places::new(args.largest_requests, args.largest_requests_of_model),
         metrics,
+        daily: Arc::new(Daily::new(process.client.clone(), &args.listen.tls_namespace)),
         traces: process.traces.clone(),
     }
 }

@@ -6,7 +6,6 @@
 //! | `POST` to one of [`paths::ENDPOINTS`] | passed on to the engine of the model |
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -26,6 +25,7 @@ use runway_operator::audit::{self, Operation, Served, UntilEnd};
 use runway_operator::trace::Traces;
 use serde_json::json;
 
+use crate::daily::Daily;
 use crate::engine::{self, Answer};
 use crate::limits::{Admitted, Limits};
 use crate::metered::{Count, Metered};
@@ -36,7 +36,7 @@ use crate::refused::Refused;
 use crate::requested::Requested;
 use crate::revocable::Revocable;
 use crate::rights::{Rights, Who};
-use crate::serving::{NO_CANARY, Ready, Serving};
+use crate::serving::{Ready, Serving, Versions};
 use crate::spans::Span;
 use crate::table::{self, Listed};
 use crate::usage::Usage;
@@ -49,8 +49,6 @@ const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
 /// Header with the key of a caller, in Anthropic's API.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Step between the numbers of requests. It has no factor in common with 100, so that 100 requests in a row have all numbers.
-const SPREAD: u64 = 61;
 /// Header of a request that shows the choice of the replica in [`CHOICE`].
 const EXPLAIN: HeaderName = HeaderName::from_static("x-kubeairunway-explain");
 /// Header of a response with the choice of the replica.
@@ -80,12 +78,12 @@ pub struct Api {
     pub places: Places<Tenant>,
     /// Places for requests to one model, which may hang.
     pub of_models: Places<table::Key>,
-    /// Requests so far.
-    pub requests: AtomicU64,
     /// Interval at which the right of a caller to a response in progress is checked.
     pub check_rights_every: Duration,
     /// Metrics.
     pub metrics: Arc<Metrics>,
+    /// Use by day.
+    pub daily: Arc<Daily>,
     /// Traces.
     pub traces: Traces,
 }
@@ -255,6 +253,7 @@ async fn pass_on(
         parts.headers.extend(admitted.headers());
         let settled = Settled {
             metrics: Arc::clone(&api.metrics),
+            daily: Arc::clone(&api.daily),
             admitted,
             line,
             who: who.clone(),
@@ -306,22 +305,24 @@ struct Outgoing<'a> {
 impl Outgoing<'_> {
     /// Sends the request to the model, or to its canary. One that a canary fails is sent to the stable version, too.
     async fn send(&self, forwarded: HeaderMap, body: Bytes) -> Result<Sent> {
-        let draw = self.api.draw();
-        let ready = self.connect(draw).await?;
+        let ready = self.connect(Versions::All).await?;
         let again = ready.model.canary.is_some().then(|| (forwarded.clone(), body.clone()));
         let sent = Box::pin(self.send_to(ready, forwarded, body)).await;
         match again.filter(|_| sent.has_failed()) {
             None => Ok(sent),
             Some((forwarded, body)) => {
-                let stable = self.connect(NO_CANARY).await?;
+                let stable = self.connect(Versions::Stable).await?;
                 Ok(Box::pin(self.send_to(stable, forwarded, body)).await)
             }
         }
     }
 
-    async fn connect(&self, draw: u8) -> Result<Ready> {
+    async fn connect(&self, versions: Versions) -> Result<Ready> {
         let _connecting = self.span.within("connect");
-        self.api.serving.connect(self.model, &self.requested.prompt, draw).await
+        self.api
+            .serving
+            .connect(self.model, &self.requested.prompt, versions)
+            .await
     }
 
     async fn send_to(&self, ready: Ready, mut forwarded: HeaderMap, body: Bytes) -> Sent {
@@ -359,6 +360,7 @@ impl Sent {
 /// Work at the end of a response.
 struct Settled {
     metrics: Arc<Metrics>,
+    daily: Arc<Daily>,
     admitted: Admitted,
     line: Option<UntilEnd>,
     who: Who,
@@ -380,6 +382,9 @@ impl Settled {
         let usage = count.usage.unwrap_or(estimate);
         self.admitted.end(usage.input.saturating_add(usage.output));
         self.metrics.used(&self.model, &self.who, usage, is_estimated);
+        if self.is_success {
+            self.daily.count(&self.model, &self.who, usage, is_estimated);
+        }
         if let Some(line) = self.line {
             line.ended(Served {
                 end: count.end.as_str(),
@@ -405,12 +410,6 @@ impl Api {
     fn models_are_known(&self) -> Result<()> {
         let starts = || Refused::unavailable("the router has not listed the models yet; try again");
         self.serving.models.are_known().then_some(()).ok_or_else(starts)
-    }
-
-    /// The number of a request, which decides whether a canary gets it: evenly spread below 100.
-    fn draw(&self) -> u8 {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        u8::try_from(number.wrapping_mul(SPREAD) % u64::from(NO_CANARY)).unwrap_or_default()
     }
 
     /// A place for a request to a model.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use runway_api::EventReason;
 use runway_operator::clock;
+use runway_operator::events::Events;
+use runway_operator::plan::Note;
 use runway_operator::services::ServicePort;
 use runway_operator::store::Change;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -26,8 +29,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Number of a request that no canary gets. Others have one below it.
-pub const NO_CANARY: u8 = 100;
+/// Versions of a model that may get a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Versions {
+    /// The model and its canaries.
+    All,
+    /// The model, without its canaries.
+    Stable,
+}
 
 /// Connects requests to engines, and holds those whose model does not serve yet.
 pub struct Serving {
@@ -39,6 +48,8 @@ pub struct Serving {
     pub names: Names,
     /// Canaries that may get requests.
     pub canaries: Canaries,
+    /// Reports canaries that are stopped.
+    pub events: Events,
     /// Wakes models.
     pub scaler: Arc<Scaler>,
     /// Metrics.
@@ -76,17 +87,19 @@ struct Hold {
 }
 
 impl Serving {
-    /// Connects to the engine of a model, or of the canary that gets requests of this number. If the model does not serve, the request is held, and a model that is scaled to zero is woken.
+    /// Connects to the engine of a model, or of the canary that gets this request. If none serves, the request is held, and a model
+    /// that is scaled to zero is woken.
     ///
     /// # Errors
     /// The model is gone or has failed, does not serve in time, or too many requests are held.
-    pub async fn connect(&self, model: &Model, prompt: &Prompt, draw: u8) -> Result<Ready, Refused> {
+    pub async fn connect(&self, model: &Model, prompt: &Prompt, versions: Versions) -> Result<Ready, Refused> {
         let key = table::key(model);
+        let number = self.number(model, versions);
         let deadline = Instant::now() + self.longest_hold;
         let mut news = self.models.watch(&key);
         let (mut hold, mut pause) = (None, PAUSE);
         loop {
-            let engines = match self.next(&key, draw)? {
+            let engines = match self.next(&key, number)? {
                 Next::Open(engines) => engines,
                 Next::Wait(obstacle) => {
                     self.hold(&mut hold)?;
@@ -144,13 +157,12 @@ impl Serving {
             let reason = self.canaries.count(&canary, responded, minute);
             self.metrics.canary_stopped(&canary, !self.canaries.may_serve(&canary));
             if let Some(reason) = reason {
-                let (namespace, name) = (canary.namespace.as_str(), canary.name.as_str());
-                tracing::warn!(
-                    namespace,
-                    name,
-                    reason,
-                    "the canary gets no more requests until its spec or weight changes"
+                let weight = canary.canary.as_ref().map_or(0, |canary| canary.weight);
+                let message = format!(
+                    "Stopped at a weight of {weight} %: {reason}. It gets no more requests until its spec or weight changes"
                 );
+                self.events
+                    .say(canary.reference(), Note::new(EventReason::CanaryStopped, message));
             }
         }
     }
@@ -167,15 +179,14 @@ impl Serving {
     }
 
     /// The next step of a request, by the state of its model.
-    fn next(&self, key: &Key, draw: u8) -> Result<Next, Refused> {
+    fn next(&self, key: &Key, number: Option<u8>) -> Result<Next, Refused> {
         let Some(model) = self.models.get(key) else {
             return Err(NotOne::None(format!("{}/{}", key.0, key.1)).into());
         };
         let mut engines = Vec::from_iter(self.models.serving_stand_in(&model));
-        if draw < NO_CANARY {
-            let may_serve = |canary: &Model| self.canaries.may_serve(canary);
-            engines.extend(self.models.serving_canary(&model, draw, may_serve));
-        }
+        let may_serve = |canary: &Model| self.canaries.may_serve(canary);
+        engines.extend(number.and_then(|number| self.models.serving_canary(&model, number, may_serve)));
+        let any_canary = || number.and_then(|_| self.models.serving_canary(&model, 0, may_serve));
         match &model.state {
             State::Serving(at) => {
                 let at = at.clone();
@@ -183,13 +194,19 @@ impl Serving {
                 Ok(Next::Open(engines))
             }
             _ if !engines.is_empty() => Ok(Next::Open(engines)),
-            State::Starting(message) => Ok(Next::Wait(message.clone())),
-            State::Failed(message) => Err(Refused::not_serving(format!(
-                "model '{0}' has failed: {message}; see: kubeairunway why {1} -n {2}",
-                model.full_name(),
-                model.name,
-                model.namespace
-            ))),
+            // Requests for a version that does not serve are better answered by its canary than not at all.
+            State::Starting(message) => match any_canary() {
+                Some(canary) => Ok(Next::Open(vec![canary])),
+                None => Ok(Next::Wait(message.clone())),
+            },
+            State::Failed(message) => any_canary().map(|canary| Next::Open(vec![canary])).ok_or_else(|| {
+                Refused::not_serving(format!(
+                    "model '{0}' has failed: {message}; see: kubeairunway why {1} -n {2}",
+                    model.full_name(),
+                    model.name,
+                    model.namespace
+                ))
+            }),
             State::Asleep => {
                 self.scaler.wake(key).map_err(|error| {
                     Refused::not_serving(format!(
@@ -200,6 +217,12 @@ impl Serving {
                 Ok(Next::Wait("it is scaled to zero, and is being woken".to_owned()))
             }
         }
+    }
+
+    /// The number of a request for a model that has canaries, if they may get it.
+    fn number(&self, model: &Model, versions: Versions) -> Option<u8> {
+        let has_canaries = versions == Versions::All && !self.models.canaries(model).is_empty();
+        has_canaries.then(|| self.canaries.number(&table::key(model)))
     }
 
     async fn open(&self, model: &Arc<Model>, at: &ServicePort, prompt: &Prompt) -> Result<Ready, engine::Error> {
@@ -311,6 +334,7 @@ mod tests {
             sleep(Duration::from_millis(1)).await;
         }
         let serving = Serving {
+            events: Events::start(client.clone(), "kubeairunway-gateway"),
             scaler: Scaler::new(client, models.clone(), Arc::clone(&metrics)),
             models,
             engines: Engines::new(loopback()),
@@ -323,7 +347,10 @@ mod tests {
         };
         let asleep = serving.models.all().remove(0);
         let begun = Instant::now();
-        let refused = format!("{:?}", serving.connect(&asleep, &Prompt::default(), 0).await.err());
+        let refused = format!(
+            "{:?}",
+            serving.connect(&asleep, &Prompt::default(), Versions::All).await.err()
+        );
         assert!(refused.contains("is being woken"), "{refused}");
         assert!(begun.elapsed() >= serving.longest_hold);
         assert_eq!(writes.load(Ordering::SeqCst), 3);

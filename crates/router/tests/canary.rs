@@ -5,6 +5,10 @@ mod support;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+use runway_api::EventReason;
 use runway_api::labels::{CANARY_FOR, CANARY_WEIGHT};
 use runway_testbed::{PATIENCE, eventually};
 use serde_json::{Value, json};
@@ -87,6 +91,23 @@ async fn canary_gets_its_part_of_the_requests_and_none_fails_because_of_it() -> 
     let stopped = r#"kubeairunway_gateway_canary_stopped{namespace="a",name="two"} 1"#;
     ensure!(text.contains(stopped), "{text}");
 
+    let events: Api<Event> = Api::namespaced(world.admin.clone(), "a");
+    eventually(PATIENCE, async || {
+        let all = events.list(&ListParams::default()).await?.items;
+        let stopped = |event: &&Event| event.reason.as_deref() == Some(EventReason::CanaryStopped.as_str());
+        let notes: Vec<&str> = all
+            .iter()
+            .filter(stopped)
+            .filter_map(|event| event.note.as_deref())
+            .collect();
+        ensure!(
+            matches!(notes[..], [note] if note.starts_with("Stopped at a weight of 20 %: ")),
+            "{notes:?}"
+        );
+        Ok(())
+    })
+    .await?;
+
     // Another weight is another attempt.
     world.serves("a", "two", canary.port).await?;
     annotated("100").await?;
@@ -100,5 +121,22 @@ async fn canary_gets_its_part_of_the_requests_and_none_fails_because_of_it() -> 
     let between = asked(&stable);
     round.run().await?;
     ensure!(asked(&stable) == between, "{before}, {between}, {}", asked(&stable));
+
+    // Without a version that serves, a canary of any weight gets all requests.
+    annotated("1").await?;
+    world.status("a", "one", json!({ "replicas": { "ready": 0 } })).await?;
+    eventually(PATIENCE, async || {
+        let answer = router.metrics.text();
+        ensure!(answer.contains("kubeairunway_gateway_held_requests 0"), "{answer}");
+        Ok(())
+    })
+    .await?;
+    let before = asked(&canary);
+    round.run().await?;
+    ensure!(
+        asked(&canary) - before == ROUND,
+        "{} of {ROUND}",
+        asked(&canary) - before
+    );
     Ok(())
 }

@@ -107,6 +107,9 @@ pub enum Error {
     /// asya-gateway cannot be asked.
     #[error(transparent)]
     AsyaGateway(#[from] runway_client::asya_gateway::Error),
+    /// The use of models is not known.
+    #[error(transparent)]
+    DailyUsage(#[from] runway_client::daily_usage::Error),
     /// A job has no result yet.
     #[error("job {id} has no result yet ({status}): to wait for it, run: kubeairunway asya result {id} --wait 5m")]
     NoResult {

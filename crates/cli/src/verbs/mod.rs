@@ -17,6 +17,7 @@
 //! | [`proxy`] | `proxy` |
 //! | [`selection`] | objects that a verb applies to |
 //! | [`top`] | `top` |
+//! | [`usage`] | `usage` |
 //! | [`wait`] | the flag `--wait` |
 //! | [`watch`] | the flag `--watch` of `get` |
 
@@ -38,6 +39,7 @@ pub mod proxy;
 pub mod selection;
 pub mod surge;
 pub mod top;
+pub mod usage;
 pub mod wait;
 pub mod watch;
 

@@ -5,6 +5,7 @@ pub mod asya_gateway;
 mod belongings;
 pub mod cluster;
 pub mod components;
+pub mod daily_usage;
 pub mod diff;
 mod error;
 pub mod fitting;

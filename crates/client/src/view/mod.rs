@@ -13,5 +13,6 @@ pub mod messages;
 pub mod pods;
 pub mod providers;
 pub mod status;
+pub mod token_usage;
 pub mod top;
 pub mod tree;
