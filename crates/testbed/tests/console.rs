@@ -9,12 +9,14 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use runway_api::daily_usage::CONFIG_MAP;
 use runway_api::{ModelDeployment, condition, labels};
 use runway_client::access::{self, Right};
 use runway_client::cluster::Cluster;
 use runway_client::target::Target;
 use runway_manifests as manifests;
 use runway_operator::client::ClientArgs;
+use runway_operator::clock;
 use runway_product_testbed::served::{Answer, Served, User, csrf};
 use runway_product_testbed::*;
 use runway_testbed::{Node, Options, eventually, images, node, tokens};
@@ -640,6 +642,7 @@ fn routes() -> Vec<Route> {
         ..route(method, path, "")
     };
     let actors_may = |verb| may("asya.sh", "asyncactors", Some("team-a"), verb);
+    let usage_may = || may("", "configmaps", Some(manifests::NAMESPACE), "get");
     let stacks_may = |verb| may("llamastack.io", "llamastackdistributions", Some("team-a"), verb);
     let mut all = vec![
         page("/", in_team_a_may("list"), Shows::Text("team-a/one")),
@@ -682,6 +685,8 @@ fn routes() -> Vec<Route> {
             may("kubeairunway.ai", "inferenceproviderconfigs", None, "list"),
             Shows::Text("id=\"registered\""),
         ),
+        page("/usage", usage_may(), Shows::Text("team-a-counted")),
+        page("/usage.csv", usage_may(), Shows::Answer),
         page("/actors", actors_may("list"), Shows::Text("/actors/team-a/ask")),
         page("/actors/team-a/ask", actors_may("list"), Shows::Page),
         page("/new/actors", actors_may("create"), Shows::ToAll),
@@ -892,7 +897,11 @@ async fn things_to_see(bed: &Bed) -> Result<()> {
         json!({"apiVersion": "kubeairunway.ai/v1alpha1", "kind": "InferenceProviderConfig", "metadata": {"name": "registered"},
             "spec": {"capabilities": {"engines": ["vllm"], "servingModes": ["aggregated"], "gpuSupport": true}}}),
     ];
-    for object in objects.iter().chain(&operated_objects()) {
+    let now = clock::now().to_string();
+    let (today, _) = now.split_once('T').context("a time without a date")?;
+    let usage = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": manifests::NAMESPACE},
+        "data": {today: "[\"team-a-counted\",\"one\",\"key:shop\",1,2,3,0]"}});
+    for object in objects.iter().chain([&usage]).chain(&operated_objects()) {
         eventually(PATIENCE, async || bed.apply(object).await.map(drop)).await?;
     }
     Ok(())

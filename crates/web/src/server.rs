@@ -357,6 +357,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             get(pages::edit::edit).post(pages::edit::change),
         )
         .route("/providers", get(pages::providers::show))
+        .route("/usage", get(pages::tokens::show))
+        .route("/usage.csv", get(pages::tokens::file))
         .route("/actors", get(pages::actors::show))
         .route("/actors/{namespace}/{name}", get(pages::actors::one))
         .route(

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use runway_api::Namespace;
 use runway_api::daily_usage::CONFIG_MAP;
 
 use super::cluster::{self, Cluster};
@@ -16,7 +15,7 @@ pub enum Error {
     #[error(
         "namespace '{0}' has no ConfigMap '{CONFIG_MAP}', in which the model router keeps the use: install the router, or select its namespace"
     )]
-    NoRouter(Namespace),
+    NoRouter(String),
     /// The cluster rejects the request.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
@@ -26,11 +25,11 @@ pub enum Error {
 ///
 /// # Errors
 /// There is no router, or the user may not get the ConfigMap.
-pub async fn days(cluster: &Cluster, router: &Namespace) -> Result<BTreeMap<String, String>, Error> {
+pub async fn days(cluster: &Cluster, router: &str) -> Result<BTreeMap<String, String>, Error> {
     let maps: Api<ConfigMap> = Api::namespaced(cluster.client(), router);
     match maps.get(CONFIG_MAP).await {
         Ok(map) => Ok(map.data.unwrap_or_default()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Err(Error::NoRouter(router.clone())),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Err(Error::NoRouter(router.to_owned())),
         Err(error) => {
             let doing = format!("get ConfigMap '{CONFIG_MAP}' in namespace '{router}'");
             Err(cluster.explain(error, doing, "ConfigMap").into())

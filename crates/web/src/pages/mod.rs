@@ -18,4 +18,5 @@ pub mod objects;
 pub mod overview;
 pub mod providers;
 pub mod stacks;
+pub mod tokens;
 pub mod usage;
