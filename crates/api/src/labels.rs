@@ -88,6 +88,13 @@ pub fn is_set(metadata: &ObjectMeta, annotation: &str) -> bool {
         .is_some_and(|value| value == "true")
 }
 
+/// The part of the requests that a canary gets, in percent; 0 if [`CANARY_WEIGHT`] is not a number up to 100.
+pub fn canary_weight(metadata: &ObjectMeta) -> u8 {
+    let written = metadata.annotations.as_ref().and_then(|all| all.get(CANARY_WEIGHT));
+    let weight = written.and_then(|weight| weight.parse().ok());
+    weight.filter(|weight| *weight <= 100).unwrap_or_default()
+}
+
 /// Field manager of a provider: `kaito-provider` for `kaito`.
 pub fn provider_manager(provider: &str) -> String {
     format!("{provider}-provider")

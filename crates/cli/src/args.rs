@@ -27,6 +27,7 @@ use crate::verbs::look::{EventsArgs, GetArgs, StatusArgs};
 use crate::verbs::migrate::MigrateArgs;
 use crate::verbs::offline::{RenderArgs, ValidateArgs};
 use crate::verbs::proxy::ProxyArgs;
+use crate::verbs::rollout::RolloutCommand;
 use crate::verbs::top::TopArgs;
 use crate::verbs::usage::UsageArgs;
 use crate::version::VersionArgs;
@@ -34,7 +35,10 @@ use crate::version::VersionArgs;
 /// Subcommands in groups, as the help shows them.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Basic", &["deploy", "get", "status", "chat", "proxy", "endpoint"]),
-    ("Changes", &["scale", "edit", "pause", "resume", "migrate", "delete"]),
+    (
+        "Changes",
+        &["scale", "edit", "pause", "resume", "rollout", "migrate", "delete"],
+    ),
     (
         "Troubleshooting",
         &[
@@ -174,6 +178,9 @@ pub enum Command {
     /// pods of the model would be scheduled and why not on the others, for example: kubeairunway deploy --check-fit -f
     /// model.yaml. It exits with 3 if they do not fit, and with 5 if that is not known.
     Deploy(Box<DeployArgs>),
+    /// Try another version of a model on a part of its requests, then promote or revert it
+    #[command(subcommand)]
+    Rollout(RolloutCommand),
     /// Migrate a ModelDeployment to another provider: show the plan, ask for confirmation, wait until it runs
     ///
     /// The old upstream object is deleted before the new one is created, so the model is unavailable in between.

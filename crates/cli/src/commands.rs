@@ -89,6 +89,10 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
             let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
             Ok(migrate::migrate(args, &cluster, &mut Terminal { stdin }).await?)
         }
+        Command::Rollout(command) => {
+            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
+            verbs::rollout::rollout(command, &cluster, &mut Terminal { stdin }).await
+        }
         Command::Check(args) => check::check(args, &line.client, &mut Terminal { stdin }, look).await,
         Command::SupportBundle(args) => support_bundle::support_bundle(args, &line.client).await,
         Command::Asya(AsyaSubcommand::Install(args)) => {

@@ -75,7 +75,10 @@ impl Model {
             reports_usage: md.spec.source() != ModelSource::Custom,
             stand_in: named(md, labels::STAND_IN),
             stands_in_for: named(md, labels::STAND_IN_FOR),
-            canary: named(md, labels::CANARY_FOR).map(|of| Canary { of, weight: weight(md) }),
+            canary: named(md, labels::CANARY_FOR).map(|of| Canary {
+                of,
+                weight: labels::canary_weight(&md.metadata),
+            }),
             namespace,
             name,
         })
@@ -108,13 +111,6 @@ impl Model {
 fn named(md: &ModelDeployment, annotation: &str) -> Option<Name> {
     let other: Name = md.annotations().get(annotation)?.parse().ok()?;
     (*other != *md.name_any()).then_some(other)
-}
-
-/// The weight of a canary; 0 if the annotation is not a number up to 100.
-fn weight(md: &ModelDeployment) -> u8 {
-    let written = md.annotations().get(labels::CANARY_WEIGHT);
-    let weight = written.and_then(|weight| weight.parse().ok());
-    weight.filter(|weight| *weight <= 100).unwrap_or_default()
 }
 
 /// The name that the provider gives to the engine; `None` if the image decides.

@@ -84,21 +84,27 @@ pub async fn edit(args: &EditArgs, cluster: &Cluster, terminal: &mut Terminal<'_
         Ok(after) => after,
         Err(error) => return Err(kept(format!("the edited file is not YAML: {error}"), file)),
     };
-    let mut changes = json_patch::diff(&before, &after);
+    let changes = json_patch::diff(&before, &after);
     if changes.0.is_empty() {
         terminal.say(&format!("{target}: unchanged"));
         return Ok(Answer::default());
     }
     // Another change in the meantime is not overwritten.
-    let guard = json!([{ "op": "test", "path": "/metadata/resourceVersion", "value": version }]);
-    if let Ok(json_patch::Patch(guard)) = serde_json::from_value(guard) {
-        changes.0.splice(0..0, guard);
-    }
+    let changes = guarded(changes, ("/metadata/resourceVersion", version));
     match cluster.change(target, namespace, &Patch::Json(changes), MANAGER).await {
         Ok(()) => terminal.say(&format!("{target}: edited")),
         Err(error) => return Err(kept(chain(&error), file)),
     }
     Ok(Answer::default())
+}
+
+/// The changes, which have no effect unless the field at a path has this value.
+pub(super) fn guarded(mut changes: json_patch::Patch, (path, value): (&str, Value)) -> json_patch::Patch {
+    let guard = json!([{ "op": "test", "path": path, "value": value }]);
+    if let Ok(json_patch::Patch(guard)) = serde_json::from_value(guard) {
+        changes.0.splice(0..0, guard);
+    }
+    changes
 }
 
 /// Runs an editor, given with its arguments.

@@ -110,6 +110,9 @@ pub enum Error {
     /// The use of models is not known.
     #[error(transparent)]
     DailyUsage(#[from] runway_client::daily_usage::Error),
+    /// A rollout fails.
+    #[error(transparent)]
+    Rollout(#[from] super::rollout::RolloutError),
     /// A job has no result yet.
     #[error("job {id} has no result yet ({status}): to wait for it, run: kubeairunway asya result {id} --wait 5m")]
     NoResult {

@@ -3,6 +3,7 @@
 //! | module | verbs |
 //! |---|---|
 //! | [`asya`] | `asya queue`, `asya dlq`, `asya send`, `asya result` |
+//! | [`beside`] | ModelDeployments beside another one: stand-ins and canaries |
 //! | [`change`] | `pause`, `resume`, `scale`, `delete` |
 //! | [`chat`] | `chat` |
 //! | [`deploy`] | `deploy` |
@@ -15,6 +16,7 @@
 //! | [`migrate`] | `migrate` |
 //! | [`offline`] | `render`, `validate` |
 //! | [`proxy`] | `proxy` |
+//! | [`rollout`] | `rollout start`, `rollout status`, `rollout promote`, `rollout revert` |
 //! | [`selection`] | objects that a verb applies to |
 //! | [`top`] | `top` |
 //! | [`usage`] | `usage` |
@@ -23,6 +25,7 @@
 
 pub mod arrival;
 pub mod asya;
+pub mod beside;
 pub mod change;
 pub mod chat;
 pub mod deploy;
@@ -36,6 +39,7 @@ pub mod look;
 pub mod migrate;
 pub mod offline;
 pub mod proxy;
+pub mod rollout;
 pub mod selection;
 pub mod surge;
 pub mod top;

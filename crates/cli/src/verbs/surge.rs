@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::SignedDuration;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Api, Resource as _, ResourceExt as _};
-use runway_api::model_deployment::Gateway;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use runway_api::{ModelDeployment, labels};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::one_line;
@@ -20,6 +19,7 @@ use tokio::time::sleep;
 
 use super::Error;
 use super::arrival::{Arrival, arrival};
+use super::beside::beside;
 use crate::terminal::Terminal;
 
 /// Arguments of a stand-in.
@@ -206,25 +206,10 @@ impl<'a> Surge<'a> {
     }
 }
 
-/// ModelDeployment with the same spec on another provider, without autoscaling and without a route at a Gateway. The model owns it.
+/// ModelDeployment with the same spec on another provider.
 fn stand_in(md: &ModelDeployment, to: &str) -> ModelDeployment {
-    let mut spec = md.spec.clone();
-    spec.provider.get_or_insert_default().name = Some(to.to_owned());
-    spec.gateway = Some(Gateway {
-        enabled: Some(false),
-        ..Gateway::default()
-    });
-    if let Some(scaling) = &mut spec.scaling {
-        scaling.autoscaling = None;
-    }
-    let mut stand_in = ModelDeployment::new(&format!("{}-surge", md.name_any()), spec);
-    stand_in.metadata = ObjectMeta {
-        namespace: md.namespace(),
-        labels: md.metadata.labels.clone(),
-        annotations: Some([(labels::STAND_IN_FOR.to_owned(), md.name_any())].into()),
-        owner_references: md.owner_ref(&()).map(|owner| vec![owner]),
-        ..stand_in.metadata
-    };
+    let mut stand_in = beside(md, "-surge", [(labels::STAND_IN_FOR, md.name_any())]);
+    stand_in.spec.provider.get_or_insert_default().name = Some(to.to_owned());
     stand_in
 }
 
