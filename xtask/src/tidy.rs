@@ -92,6 +92,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runway-manifests",
             "runway-operator",
             "runway-provider",
+            "runway-router",
         ],
     ),
     (

@@ -8,6 +8,7 @@
 //! | [`llama_stack_distribution`] | `LlamaStackDistribution`, a Llama Stack server |
 //! | [`provider_config`] | `InferenceProviderConfig`, the registration of a provider |
 //! | [`condition`] | condition types, and how conditions are built |
+//! | [`choice`] | the choice of a replica, as the model router explains it |
 //! | [`daily_usage`] | use of models by day, in a ConfigMap of the model router |
 //! | [`engine_args`] | values of the flags in `spec.engine.args` |
 //! | [`labels`] | every label, annotation, finalizer and field manager name |
@@ -23,6 +24,7 @@
 
 pub mod async_actor;
 pub mod autoscaling;
+pub mod choice;
 pub mod condition;
 pub mod daily_usage;
 pub mod engine_args;

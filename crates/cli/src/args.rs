@@ -28,6 +28,7 @@ use crate::verbs::migrate::MigrateArgs;
 use crate::verbs::offline::{RenderArgs, ValidateArgs};
 use crate::verbs::proxy::ProxyArgs;
 use crate::verbs::rollout::RolloutCommand;
+use crate::verbs::route::RouteArgs;
 use crate::verbs::top::TopArgs;
 use crate::verbs::usage::UsageArgs;
 use crate::version::VersionArgs;
@@ -48,6 +49,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "logs",
             "top",
             "usage",
+            "route",
             "check",
             "support-bundle",
         ],
@@ -128,6 +130,12 @@ pub enum Command {
     /// A tenant is a namespace with its ServiceAccounts, another user, or a key. For a spreadsheet: kubeairunway usage -A --by
     /// day,model,tenant -o csv. Requires permission to get the ConfigMap kubeairunway-router-usage in the router's namespace.
     Usage(UsageArgs),
+    /// Show which pod the model router would choose for a prompt, and why, without sending it
+    ///
+    /// Each pod of the router has its own view, and the API server asks one of them. A prompt has blocks of 256 bytes; SEEN are the
+    /// first ones that a pod has seen. Requires permission to create services/proxy of the router and to get the pods of the model, and a
+    /// token by which the router identifies you.
+    Route(RouteArgs),
     /// Show the endpoint of a model or server, or the queue of an actor, with an example request
     Endpoint(TargetArgs),
     /// Chat with a model through the API server, without port forwarding

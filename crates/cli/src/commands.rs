@@ -40,6 +40,10 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
             let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
             verbs::usage::usage(args, &cluster).await
         }
+        Command::Route(args) => {
+            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
+            verbs::route::route(args, &line.client, &cluster).await
+        }
         Command::Endpoint(args) => explain::endpoint(args, &line.client, stdin).await,
         Command::Logs(args) => {
             let cluster = Cluster::connect_to_follow(&line.client)

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `offline/` | what needs no cluster: render, validate, why, deploy from manifests | [`documents`], [`state`], [`render`](mod@render), [`validate`](mod@validate), [`why`], [`deploy`] |
 //! | `view/` | what people see of an object, computed from values | [`get`], [`status`], [`explain`], [`jsonpath`], [`messages`], [`tree`], [`pods`], [`providers`], [`events`], [`endpoint`], [`change`], [`chat`], [`depth`], [`fit_report`], [`token_usage`], [`top`] |
-//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`daily_usage`], [`diff`], [`fitting`], [`operated`], [`queue`], [`talk`], [`usage`] |
+//! | `live/` | requests to a cluster, with the user's permissions | [`cluster`], [`source`], [`access`], [`asya_gateway`], [`components`], [`daily_usage`], [`diff`], [`fitting`], [`operated`], [`proxied`], [`queue`], [`router`], [`talk`], [`usage`] |
 //!
 //! Each folder uses those above it only. [`target`], [`text`], [`diagnostic`] and [`quantity`] are below all.
 
@@ -18,7 +18,8 @@ pub mod target;
 pub mod text;
 
 pub use live::{
-    access, asya_gateway, cluster, components, daily_usage, diff, fitting, operated, queue, source, talk, usage,
+    access, asya_gateway, cluster, components, daily_usage, diff, fitting, operated, proxied, queue, router, source,
+    talk, usage,
 };
 pub use offline::render::render;
 pub use offline::{deploy, documents, render, state, validate, why};

@@ -19,6 +19,8 @@ pub const KEYS: &str = "kubeairunway-gateway-keys";
 pub const TLS: &str = "kubeairunway-gateway-tls";
 /// The administrator's optional ConfigMap with limits of requests and tokens.
 pub const LIMITS: &str = "kubeairunway-router-limits";
+/// Its key.
+pub const LIMITS_FILE: &str = "limits.yaml";
 /// Mount path of the keys.
 const KEYS_PATH: &str = "/etc/kubeairunway/gateway-keys";
 /// Mount path of the limits.

@@ -18,6 +18,7 @@ use std::time::Duration;
 use lru::LruCache;
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelValue;
+use runway_api::choice::{self, Version};
 use runway_operator::services::ServicePort;
 use tokio::time::Instant;
 
@@ -188,6 +189,7 @@ impl Balancer {
         service.used = now;
         let blocks = if replicas.are_engines { prompt.blocks() } else { &[] };
         service.update(replicas.all, &self.0.blocks, now);
+        service.turn = service.turn.wrapping_add(1);
         let (index, reason, matched) = service.best(blocks, tried, now)?;
         let count = service.known.len();
         let known = &mut service.known[index];
@@ -208,6 +210,28 @@ impl Balancer {
             decision,
             service: shared,
         })
+    }
+
+    /// Explains the choice for a prompt, without choosing.
+    pub fn explain(&self, at: &ServicePort, replicas: Replicas, prompt: &Prompt, now: Instant) -> Version {
+        let shared = self.service(at, now);
+        let mut service = shared.lock();
+        let blocks = if replicas.are_engines { prompt.blocks() } else { &[] };
+        service.update(replicas.all, &self.0.blocks, now);
+        let best = service.best(blocks, &[], now);
+        let replicas = service.known.iter().enumerate().map(|(index, known)| choice::Replica {
+            pod: known.replica.pod.to_string(),
+            in_flight: known.in_flight,
+            seen: known.seen.matched(blocks),
+            state: known.state(now).to_owned(),
+            chosen: best.is_some_and(|(best, ..)| best == index),
+        });
+        Version {
+            blocks: blocks.len(),
+            reason: best.map(|(_, reason, _)| format!("{reason:?}")).unwrap_or_default(),
+            replicas: replicas.collect(),
+            ..Version::default()
+        }
     }
 
     fn service(&self, at: &ServicePort, now: Instant) -> Arc<Mutex<Service>> {
@@ -265,8 +289,7 @@ impl Service {
     }
 
     /// The best replica, the reason, and the blocks that it has seen.
-    fn best(&mut self, blocks: &[u64], tried: &[SocketAddr], now: Instant) -> Option<(usize, Reason, usize)> {
-        self.turn = self.turn.wrapping_add(1);
+    fn best(&self, blocks: &[u64], tried: &[SocketAddr], now: Instant) -> Option<(usize, Reason, usize)> {
         let candidates = |is_candidate: fn(&Known, Instant) -> bool| -> Vec<Candidate> {
             let known = self.known.iter().enumerate();
             let left = known.filter(|(_, known)| !tried.contains(&known.replica.address) && is_candidate(known, now));
@@ -353,6 +376,18 @@ impl Drop for Chosen {
 impl Known {
     fn is_healthy(&self, now: Instant) -> bool {
         self.ejected_until.is_none_or(|until| until <= now)
+    }
+
+    /// As [`choice::Replica::state`] has it.
+    fn state(&self, now: Instant) -> &'static str {
+        let is_new = self
+            .new_since
+            .is_some_and(|since| now.duration_since(since) < SLOW_START);
+        match (self.is_healthy(now), is_new) {
+            (false, _) => "failing",
+            (true, true) => "new",
+            (true, false) => "ready",
+        }
     }
 
     fn candidate(&self, index: usize, blocks: &[u64], now: Instant) -> Candidate {

@@ -18,6 +18,7 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use runway_api::choice::Version;
 use runway_operator::destination::NotPods;
 use runway_operator::services::ServicePort;
 use runway_operator::telemetry::chain;
@@ -200,11 +201,24 @@ impl Engines {
     }
 
     fn choose(&self, at: &ServicePort, prompt: &Prompt, tried: &[SocketAddr]) -> Result<Option<Chosen>, Error> {
-        let replicas = (self.lookup)(at).map_err(|unreachable| match unreachable {
+        let replicas = self.replicas(at)?;
+        Ok(self.balancer.choose(at, replicas, prompt, tried, Instant::now()))
+    }
+
+    /// Explains the choice for a prompt. Nothing is sent.
+    ///
+    /// # Errors
+    /// The Service does not exist, or does not lead to pods of its namespace.
+    pub fn explain(&self, at: &ServicePort, prompt: &Prompt) -> Result<Version, Error> {
+        let replicas = self.replicas(at)?;
+        Ok(self.balancer.explain(at, replicas, prompt, Instant::now()))
+    }
+
+    fn replicas(&self, at: &ServicePort) -> Result<Replicas, Error> {
+        (self.lookup)(at).map_err(|unreachable| match unreachable {
             Unreachable::NotPods(refused) => Error::NotPods(at.clone(), refused),
             Unreachable::Unknown => Error::NotConnected(at.clone(), Unreachable::Unknown.to_string()),
-        })?;
-        Ok(self.balancer.choose(at, replicas, prompt, tried, Instant::now()))
+        })
     }
 
     /// Names of the models that an engine serves; `None` if it does not offer the list.

@@ -37,7 +37,7 @@ const REFUSED: Metric = Metric {
     name: "kubeairunway_gateway_requests_refused_total",
     kind: "counter",
     labels: &["reason"],
-    help: "Requests that were not answered by an engine. reason is invalid, unauthenticated, not_found (or not allowed), ambiguous, busy (a limit of requests), not_serving (the model does not serve in time), broken (the engine closed the connection before its response), unavailable (the API server) or limited (a limit of the administrator)",
+    help: "Requests that were not answered by an engine. reason is invalid, unauthenticated, not_found (or not allowed), forbidden (to see replicas), ambiguous, busy (a limit of requests), not_serving (the model does not serve in time), broken (the engine closed the connection before its response), unavailable (the API server) or limited (a limit of the administrator)",
 };
 /// Wakes.
 const WAKES: Metric = Metric {
@@ -149,6 +149,8 @@ pub enum Refusal {
     unauthenticated,
     /// The model, or the right to use it.
     not_found,
+    /// The right to see replicas.
+    forbidden,
     /// The name.
     ambiguous,
     /// A limit of requests.
@@ -164,10 +166,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::invalid,
         Self::unauthenticated,
         Self::not_found,
+        Self::forbidden,
         Self::ambiguous,
         Self::busy,
         Self::not_serving,

@@ -79,6 +79,14 @@ impl Models {
         self.table.read().get(key)
     }
 
+    /// A model that serves, with its engine.
+    pub fn serving(&self, key: &Key) -> Option<(Arc<Model>, ServicePort)> {
+        let model = self.get(key)?;
+        let State::Serving(at) = &model.state else { return None };
+        let at = at.clone();
+        Some((model, at))
+    }
+
     /// The model that stands in for one and serves, with its engine.
     pub fn serving_stand_in(&self, model: &Model) -> Option<(Arc<Model>, ServicePort)> {
         // Most models have none, and need no lock.

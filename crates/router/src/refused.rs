@@ -6,6 +6,7 @@ use runway_http::refusal;
 
 use crate::limits::Beyond;
 use crate::metrics::Refusal;
+use crate::model::Model;
 use crate::paths::ENDPOINTS;
 use crate::requested;
 use crate::table::NotOne;
@@ -60,6 +61,16 @@ impl Refused {
     /// The engine broke off before its response.
     pub(crate) fn broken(message: impl Into<String>) -> Self {
         Self::new(Refusal::broken, StatusCode::BAD_GATEWAY, "model_broke_off", message)
+    }
+
+    /// The caller may not see the replicas of a model.
+    pub(crate) fn choice_is_not_shown(model: &Model) -> Self {
+        let text = format!(
+            "you may not see which pod of model '{}' answers: this requires a token of the cluster, and permission to get pods in namespace '{}'",
+            model.full_name(),
+            model.namespace
+        );
+        Self::new(Refusal::forbidden, StatusCode::FORBIDDEN, "forbidden", text)
     }
 
     /// No such path.

@@ -253,7 +253,10 @@ fn routers(args: &Args, lookup: Lookup) -> Routers {
 }
 
 fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, closing: CancellationToken) -> Api {
-    let options = runway_callers::Options::of_audiences(&args.token_audiences);
+    let options = runway_callers::Options {
+        people: true,
+        ..runway_callers::Options::of_audiences(&args.token_audiences)
+    };
     let callers = Callers::new(process.client.clone(), options);
     let models = Models::default();
     let routers = routers(args, Arc::clone(&lookup));

@@ -36,7 +36,7 @@ use crate::refused::Refused;
 use crate::requested::Requested;
 use crate::revocable::Revocable;
 use crate::rights::{Rights, Who};
-use crate::serving::{Ready, Serving, Versions};
+use crate::serving::{Ready, Serving, Versions, Wanted};
 use crate::spans::Span;
 use crate::table::{self, Listed};
 use crate::usage::Usage;
@@ -49,8 +49,11 @@ const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
 /// Header with the key of a caller, in Anthropic's API.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Header of a request that shows the choice of the replica in [`CHOICE`].
+/// Header of a request that shows the choice of the replica in [`CHOICE`]. With the value [`ONLY`], the response explains the choice,
+/// and the request is not sent.
 const EXPLAIN: HeaderName = HeaderName::from_static("x-kubeairunway-explain");
+/// Value of [`EXPLAIN`].
+const ONLY: &str = "only";
 /// Header of a response with the choice of the replica.
 const CHOICE: HeaderName = HeaderName::from_static("x-kubeairunway-choice");
 
@@ -201,6 +204,9 @@ async fn pass_on(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    if headers.get(EXPLAIN).is_some_and(|value| value == ONLY) {
+        return Box::pin(explain(&api, &who, &uri, &headers, &body)).await;
+    }
     let begun = Instant::now();
     let endpoint = Endpoint::at(uri.path());
     let mut span = Span::of_request(&api.traces, endpoint.map_or("", |endpoint| endpoint.path), &headers);
@@ -225,6 +231,7 @@ async fn pass_on(
             api: &api,
             endpoint,
             model: &model,
+            fallback: Box::pin(api.fallback(&who, &model)).await?,
             requested: &requested,
             span: &span,
         };
@@ -236,8 +243,8 @@ async fn pass_on(
         } = Box::pin(outgoing.send(forwarded, body)).await?;
         let answer =
             answer.map_err(|error| Refused::broken(format!("{error}; the request may have been processed")))?;
-        // A canary has numbers of its own.
-        let answering = if by.canary.is_some() { &by } else { &model };
+        // A stand-in has the numbers of its model; a canary and a fallback have their own.
+        let answering = if by.stands_in_for.is_some() { &model } else { &by };
         api.metrics
             .responded(answering, &who, answer.status().as_u16(), begun.elapsed());
         if answer.status() == StatusCode::NOT_FOUND {
@@ -283,6 +290,20 @@ async fn pass_on(
     }
 }
 
+/// The choice of the replica for a request, which is not sent.
+async fn explain(api: &Api, who: &Who, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Response {
+    api.answer(async {
+        let endpoint = Endpoint::at(uri.path()).ok_or_else(Refused::no_route)?;
+        let requested = Requested::read(endpoint, headers, body)?;
+        let model = api.choose(who, &requested.model).await?;
+        if !api.rights.may_see_pods(who, &model).await? {
+            return Err(Refused::choice_is_not_shown(&model));
+        }
+        Ok(Json(api.serving.explain(&model, &requested.prompt)).into_response())
+    })
+    .await
+}
+
 /// A request that was sent to an engine.
 struct Sent {
     answer: std::result::Result<Response<Answer>, engine::Error>,
@@ -298,6 +319,8 @@ struct Outgoing<'a> {
     api: &'a Api,
     endpoint: Endpoint,
     model: &'a Model,
+    /// Model that gets the request if the other does not serve.
+    fallback: Option<Arc<Model>>,
     requested: &'a Requested,
     span: &'a Span,
 }
@@ -319,10 +342,12 @@ impl Outgoing<'_> {
 
     async fn connect(&self, versions: Versions) -> Result<Ready> {
         let _connecting = self.span.within("connect");
-        self.api
-            .serving
-            .connect(self.model, &self.requested.prompt, versions)
-            .await
+        let wanted = Wanted {
+            model: self.model,
+            versions,
+            fallback: self.fallback.as_deref(),
+        };
+        self.api.serving.connect(wanted, &self.requested.prompt).await
     }
 
     async fn send_to(&self, ready: Ready, mut forwarded: HeaderMap, body: Bytes) -> Sent {
@@ -419,6 +444,18 @@ impl Api {
             let name = model.full_name();
             Refused::busy(format!("model '{name}' has too many requests in flight; try again"))
         })
+    }
+
+    /// The model that gets the request of a caller if theirs does not serve, unless they may not use it.
+    async fn fallback(&self, who: &Who, model: &Model) -> Result<Option<Arc<Model>>> {
+        let other = self
+            .limits
+            .fallback(who, model)
+            .and_then(|key| self.serving.models.get(&key));
+        let Some(other) = other.filter(|other| other.uid != model.uid) else {
+            return Ok(None);
+        };
+        Ok(self.rights.usable(who, vec![other]).await?.pop())
     }
 
     /// The one model that a name means for a caller.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use runway_api::EventReason;
+use runway_api::choice::{Choice, Version};
 use runway_operator::clock;
 use runway_operator::events::Events;
 use runway_operator::plan::Note;
@@ -62,11 +63,22 @@ pub struct Serving {
     pub closing: CancellationToken,
 }
 
+/// The model of a request, and others that may answer it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Its versions.
+    pub versions: Versions,
+    /// Gets the request while none of them serves.
+    pub fallback: Option<&'a Model>,
+}
+
 /// A connection to the engine of a model.
 pub struct Ready {
     /// The connection.
     pub connection: Connection,
-    /// The model that the engine serves: the requested one, its stand-in, or its canary.
+    /// The model that the engine serves: the requested one, its stand-in, its canary, or its fallback.
     pub model: Arc<Model>,
     /// Name of the model at the engine.
     pub name: String,
@@ -92,16 +104,24 @@ impl Serving {
     ///
     /// # Errors
     /// The model is gone or has failed, does not serve in time, or too many requests are held.
-    pub async fn connect(&self, model: &Model, prompt: &Prompt, versions: Versions) -> Result<Ready, Refused> {
+    pub async fn connect(&self, wanted: Wanted<'_>, prompt: &Prompt) -> Result<Ready, Refused> {
+        let Wanted {
+            model,
+            versions,
+            fallback,
+        } = wanted;
         let key = table::key(model);
         let number = self.number(model, versions);
         let deadline = Instant::now() + self.longest_hold;
         let mut news = self.models.watch(&key);
         let (mut hold, mut pause) = (None, PAUSE);
         loop {
-            let engines = match self.next(&key, number)? {
-                Next::Open(engines) => engines,
-                Next::Wait(obstacle) => {
+            let fallback = fallback.and_then(|fallback| self.models.serving(&table::key(fallback)));
+            let engines: Vec<_> = match (self.next(&key, number), fallback) {
+                (Ok(Next::Open(engines)), fallback) => engines.into_iter().chain(fallback).collect(),
+                (_, Some(fallback)) => vec![fallback],
+                (Err(refused), None) => return Err(refused),
+                (Ok(Next::Wait(obstacle)), None) => {
                     self.hold(&mut hold)?;
                     // Without news, a model may sleep again that was awake while the watch was interrupted.
                     let until = deadline.min(Instant::now() + AGAIN);
@@ -139,8 +159,54 @@ impl Serving {
         }
     }
 
+    /// Explains which replica a request would go to. Nothing is woken or sent.
+    pub fn explain(&self, model: &Arc<Model>, prompt: &Prompt) -> Choice {
+        let mut weight = 100;
+        let mut versions = Vec::new();
+        for canary in self.models.canaries(model) {
+            let given = canary.canary.as_ref().map_or(0, |canary| u32::from(canary.weight));
+            let is_stopped = !self.canaries.may_serve(&canary);
+            let mut version = self.explain_version(&canary, given, prompt);
+            if is_stopped {
+                version.obstacle = "the router has stopped it: see its Events".to_owned();
+            }
+            if version.obstacle.is_empty() {
+                weight = u32::saturating_sub(weight, given);
+            }
+            versions.push(version);
+        }
+        let stand_in = self.models.serving_stand_in(model);
+        versions.extend(stand_in.map(|(other, _)| self.explain_version(&other, std::mem::take(&mut weight), prompt)));
+        versions.insert(0, self.explain_version(model, weight, prompt));
+        Choice {
+            model: model.full_name(),
+            versions,
+        }
+    }
+
+    fn explain_version(&self, model: &Model, weight: u32, prompt: &Prompt) -> Version {
+        let explained = match &model.state {
+            State::Serving(at) => self.engines.explain(at, prompt).map_err(|error| error.to_string()),
+            State::Asleep => Err("it is scaled to zero: a request wakes it".to_owned()),
+            State::Starting(message) | State::Failed(message) => Err(message.clone()),
+        };
+        let version = explained.unwrap_or_else(|obstacle| Version {
+            obstacle,
+            ..Version::default()
+        });
+        Version {
+            name: model.name.to_string(),
+            weight,
+            ..version
+        }
+    }
+
     /// Compares the response of a model, or of its canary, with those of the other.
     pub fn compare(&self, requested: &Model, by: &Model, failed: bool, first_byte: Duration) {
+        let is_fallback = by.canary.is_none() && by.stands_in_for.is_none() && by.uid != requested.uid;
+        if is_fallback {
+            return;
+        }
         let by_canary = by.canary.is_some();
         let canaries = if by_canary {
             Vec::from_iter(self.models.get(&table::key(by)))
@@ -346,11 +412,13 @@ mod tests {
             closing: CancellationToken::new(),
         };
         let asleep = serving.models.all().remove(0);
+        let wanted = Wanted {
+            model: &asleep,
+            versions: Versions::All,
+            fallback: None,
+        };
         let begun = Instant::now();
-        let refused = format!(
-            "{:?}",
-            serving.connect(&asleep, &Prompt::default(), Versions::All).await.err()
-        );
+        let refused = format!("{:?}", serving.connect(wanted, &Prompt::default()).await.err());
         assert!(refused.contains("is being woken"), "{refused}");
         assert!(begun.elapsed() >= serving.longest_hold);
         assert_eq!(writes.load(Ordering::SeqCst), 3);

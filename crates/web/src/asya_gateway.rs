@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Error, Place, without_token};
+use runway_client::asya_gateway::AsyaGateway;
+use runway_client::proxied::{ASYA_GATEWAY, Error, Place, Proxied, without_token};
 use runway_operator::telemetry::chain;
 use tokio::time::timeout;
 
@@ -43,11 +44,11 @@ impl From<Error> for Failed {
     /// The command's hints name its options, which the console does not have.
     fn from(error: Error) -> Self {
         match &error {
-            Error::NoToken => Self::because(
+            Error::NoToken(_) => Self::because(
                 StatusCode::FORBIDDEN,
                 "asya-gateway identifies users by a token, and you are signed in without one: sign in with the token of a ServiceAccount, from `kubectl create token NAME`",
             ),
-            Error::Unreachable { place, message } => {
+            Error::Unreachable { place, message, .. } => {
                 let text = format!(
                     "cannot reach asya-gateway at service {place}: {message}; install it or allow the API server to reach it"
                 );
@@ -70,15 +71,22 @@ pub async fn ask<T>(
     question: impl AsyncFnOnce(&AsyaGateway<'_>) -> Result<T, Error>,
 ) -> Result<T, Failed> {
     let cluster = view.cluster();
-    let place: Place = DEFAULT_PLACE
+    let place: Place = ASYA_GATEWAY
+        .place
         .parse()
         .map_err(|invalid: String| Failed::because(StatusCode::INTERNAL_SERVER_ERROR, invalid))?;
     let asked = async {
         let authorization = match view.credential().authorization().await {
-            Err(Error::NoToken) => return Err(without_token(&cluster, &place).await),
+            Err(Error::NoToken(_)) => return Err(without_token(&cluster, ASYA_GATEWAY, &place).await),
             had => had?,
         };
-        question(&AsyaGateway::with(&cluster, &place, authorization)).await
+        question(&AsyaGateway(Proxied::with(
+            ASYA_GATEWAY,
+            &cluster,
+            &place,
+            authorization,
+        )))
+        .await
     };
     let Ok(answer) = timeout(limit, asked).await else {
         let text = format!("asya-gateway does not answer within {} s", limit.as_secs());

@@ -16,7 +16,7 @@ use kube::api::PostParams;
 use kube::client::Body;
 use kube::{Api, Client, Config};
 use parking_lot::Mutex;
-use runway_client::asya_gateway;
+use runway_client::proxied::{self, ASYA_GATEWAY};
 use runway_operator::telemetry::chain;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -152,10 +152,13 @@ impl Credential {
     ///
     /// # Errors
     /// The credential has no token, such as that of a user with a certificate or an impersonated one.
-    pub async fn authorization(&self) -> Result<HeaderValue, asya_gateway::Error> {
+    pub async fn authorization(&self) -> Result<HeaderValue, proxied::Error> {
         match &self.how {
-            How::Connection(config) => asya_gateway::authorization(config).await,
-            _ => self.headers().remove(AUTHORIZATION).ok_or(asya_gateway::Error::NoToken),
+            How::Connection(config) => proxied::authorization(config, ASYA_GATEWAY).await,
+            _ => self
+                .headers()
+                .remove(AUTHORIZATION)
+                .ok_or(proxied::Error::NoToken(ASYA_GATEWAY.name)),
         }
     }
 

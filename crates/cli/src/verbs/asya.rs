@@ -7,10 +7,11 @@ use http::HeaderName;
 use jiff::SignedDuration;
 use kube::ResourceExt as _;
 use runway_api::{AsyncActor, Name, Namespace};
-use runway_client::asya_gateway::{AsyaGateway, DEFAULT_PLACE, Place, Question};
+use runway_client::asya_gateway::AsyaGateway;
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
 use runway_client::messages::{self, Job};
+use runway_client::proxied::{ASYA_GATEWAY, Place, Proxied, Question};
 use runway_client::target::name_of;
 use runway_client::text::{self, Format};
 use runway_operator::client::ClientArgs;
@@ -75,7 +76,7 @@ pub struct GatewayArgs {
     #[arg(short, long)]
     pub namespace: Option<Namespace>,
     /// Service of asya-gateway
-    #[arg(long, value_name = "NAMESPACE/SERVICE", default_value = DEFAULT_PLACE)]
+    #[arg(long, value_name = "NAMESPACE/SERVICE", default_value = ASYA_GATEWAY.place)]
     pub gateway: Place,
     /// Token for asya-gateway; the token of the kubeconfig's user if omitted
     #[arg(long, value_name = "TOKEN", env = "ASYA_GATEWAY_TOKEN", hide_env_values = true)]
@@ -214,13 +215,13 @@ pub async fn asya(
         AsyaCommand::Send(args) => &args.gateway,
         AsyaCommand::Result(args) => &args.gateway,
     };
-    let gateway = AsyaGateway::of(cluster, client, &args.gateway, args.token.as_deref())
+    let gateway = Proxied::of(ASYA_GATEWAY, cluster, client, &args.gateway, args.token.as_deref())
         .await
         .map_err(Error::from)?;
     let here = Here {
         namespace: args.namespace.as_ref().unwrap_or(&cluster.namespace),
         cluster,
-        gateway,
+        gateway: AsyaGateway(gateway),
     };
     match command {
         AsyaCommand::Queue(args) => here.queue(args).await,
@@ -347,7 +348,7 @@ impl Here<'_> {
             headers: &headers,
             body: Some(payload.into_bytes()),
         };
-        let (job, _): (Job, _) = self.gateway.ask(question).await?;
+        let (job, _): (Job, _) = self.gateway.0.ask(question).await?;
         let Some(wait) = args.wait else {
             terminal.say(&format!(
                 "job submitted: to get its result, run: kubeairunway asya result {}",
@@ -386,7 +387,7 @@ impl Here<'_> {
                 headers: prefer.as_slice(),
                 body: None,
             };
-            let (job, text): (Job, _) = self.gateway.ask(question).await?;
+            let (job, text): (Job, _) = self.gateway.0.ask(question).await?;
             // Less than a second is not waited for.
             if job.is_final() || left.is_none_or(|left| left.as_secs() == 0) {
                 return Ok((job, text));

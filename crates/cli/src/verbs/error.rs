@@ -104,9 +104,9 @@ pub enum Error {
     /// The model or a proxy rejected the request.
     #[error(transparent)]
     Talk(#[from] runway_client::talk::Error),
-    /// asya-gateway cannot be asked.
+    /// A program of ours cannot be asked.
     #[error(transparent)]
-    AsyaGateway(#[from] runway_client::asya_gateway::Error),
+    Proxied(#[from] runway_client::proxied::Error),
     /// The use of models is not known.
     #[error(transparent)]
     DailyUsage(#[from] runway_client::daily_usage::Error),

@@ -17,6 +17,7 @@
 //! | [`offline`] | `render`, `validate` |
 //! | [`proxy`] | `proxy` |
 //! | [`rollout`] | `rollout start`, `rollout status`, `rollout promote`, `rollout revert` |
+//! | [`route`] | `route` |
 //! | [`selection`] | objects that a verb applies to |
 //! | [`top`] | `top` |
 //! | [`usage`] | `usage` |
@@ -40,6 +41,7 @@ pub mod migrate;
 pub mod offline;
 pub mod proxy;
 pub mod rollout;
+pub mod route;
 pub mod selection;
 pub mod surge;
 pub mod top;

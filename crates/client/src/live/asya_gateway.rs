@@ -1,175 +1,23 @@
-//! Requests to asya-gateway through the API server's proxy, so that no port has to be forwarded: as the user, who needs the right to
-//! create and get `services/proxy`. The gateway identifies the user by the same token, because the proxy does not pass on who calls.
+//! Requests to asya-gateway.
 
-use std::fmt;
-use std::str::FromStr;
-
-use futures::FutureExt as _;
-use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
-use http::{Method, StatusCode};
-use http_body_util::{BodyExt as _, Limited};
-use k8s_openapi::api::core::v1::Service;
-use kube::client::{Body, ConfigExt as _};
-use kube::core::Status;
-use kube::{Api, Config};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use runway_api::{Name, Namespace};
-use runway_callers::FORWARDED;
-use runway_operator::client::ClientArgs;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tower::{BoxError, Layer as _, ServiceExt as _};
 
-use crate::live::cluster::{self, Cluster};
-use crate::view::endpoint::proxy_path;
+use super::proxied::{Error, Proxied, Question};
 use crate::view::messages::{DeadLetters, Numbers, Processed};
 
-/// Largest response, in bytes.
-const LARGEST: usize = 256 * 1024 * 1024;
+/// The gateway of a cluster.
+pub struct AsyaGateway<'a>(pub Proxied<'a>);
 
-/// Failed request to the gateway.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kubeconfig's user has no token.
-    #[error(
-        "the user of the kubeconfig has no token, by which asya-gateway identifies callers: set one with --token, such as that of: kubectl create token NAME --audience asya-gateway"
-    )]
-    NoToken,
-    /// The token is not text.
-    #[error("the token cannot be sent: it contains a line break or another control character; remove it")]
-    Token,
-    /// The token cannot be had.
-    #[error("cannot get the token of the kubeconfig's user")]
-    NotHad(#[source] BoxError),
-    /// The gateway does not exist or does not answer.
-    #[error(
-        "cannot reach asya-gateway at service {place}: {message}; install it, allow the API server to reach it, or select another with --gateway"
-    )]
-    Unreachable {
-        /// Service.
-        place: Place,
-        /// Message of the API server.
-        message: String,
-    },
-    /// The gateway rejected the request.
-    #[error("cannot {doing}: {message}")]
-    Refused {
-        /// Action, as a phrase with a verb.
-        doing: String,
-        /// Status of the response; 502 if the response cannot be read.
-        status: StatusCode,
-        /// Message of the gateway.
-        message: String,
-    },
-    /// The cluster rejected the request.
-    #[error(transparent)]
-    Cluster(#[from] cluster::Error),
-}
-
-/// The [`Place`] of the Service that the manifests install.
-pub const DEFAULT_PLACE: &str = "kubeairunway-system/asya-gateway";
-
-/// Service of a gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    namespace: Namespace,
-    service: Name,
-    /// `https` or `http`.
-    scheme: &'static str,
-    port: u16,
-}
-
-/// `NAMESPACE/SERVICE` for HTTPS at port 443, or `NAMESPACE/SCHEME:SERVICE:PORT`, as the API server's proxy names it.
-impl FromStr for Place {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        const USAGE: &str = "use NAMESPACE/SERVICE, or NAMESPACE/http:SERVICE:PORT for a gateway with --plain-http";
-        let (namespace, at) = text.split_once('/').ok_or(USAGE)?;
-        let (scheme, service, port) = match at.split(':').collect::<Vec<_>>()[..] {
-            [service] => ("https", service, "443"),
-            ["http", service, port] => ("http", service, port),
-            ["https", service, port] => ("https", service, port),
-            _ => return Err(USAGE.to_owned()),
-        };
-        Ok(Self {
-            namespace: namespace.parse().map_err(|error| format!("{error}"))?,
-            service: service.parse().map_err(|error| format!("{error}"))?,
-            scheme,
-            port: port.parse().map_err(|_| USAGE)?,
-        })
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            namespace,
-            service,
-            scheme,
-            port,
-        } = self;
-        write!(f, "{namespace}/{scheme}:{service}:{port}")
-    }
-}
-
-/// A gateway that can be asked.
-pub struct AsyaGateway<'a> {
-    cluster: &'a Cluster,
-    place: &'a Place,
-    authorization: HeaderValue,
-}
-
-/// A request to the gateway.
-pub struct Question<'a> {
-    /// Action for messages, as a phrase with a verb.
-    pub doing: String,
-    /// Path and query.
-    pub path: String,
-    /// Headers.
-    pub headers: &'a [(HeaderName, String)],
-    /// Body of a POST; `None` is a GET.
-    pub body: Option<Vec<u8>>,
-}
-
-impl<'a> AsyaGateway<'a> {
-    /// The gateway of a cluster, for a user with this token, or with that of the kubeconfig.
-    ///
-    /// # Errors
-    /// The kubeconfig has no token, or there is no gateway that could require one.
-    pub async fn of(
-        cluster: &'a Cluster,
-        client: &ClientArgs,
-        place: &'a Place,
-        token: Option<&str>,
-    ) -> Result<Self, Error> {
-        let authorization = match token {
-            Some(token) => HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| Error::Token)?,
-            None => match authorization(&client.config().await.map_err(cluster::Error::from)?).await {
-                Err(Error::NoToken) => return Err(without_token(cluster, place).await),
-                had => had?,
-            },
-        };
-        Ok(Self::with(cluster, place, authorization))
-    }
-
-    /// The gateway of a cluster, for a user with this `Authorization`.
-    pub fn with(cluster: &'a Cluster, place: &'a Place, mut authorization: HeaderValue) -> Self {
-        authorization.set_sensitive(true);
-        Self {
-            cluster,
-            place,
-            authorization,
-        }
-    }
-
+impl AsyaGateway<'_> {
     /// Numbers of messages of an actor.
     ///
     /// # Errors
     /// The gateway cannot be reached, or rejects the request.
     pub async fn numbers(&self, namespace: &Namespace, actor: &Name) -> Result<Numbers, Error> {
         let doing = format!("read the queue of actor '{actor}'");
-        self.get(doing, format!("/queues/{namespace}/{actor}")).await
+        self.0.get(doing, format!("/queues/{namespace}/{actor}")).await
     }
 
     /// The first dead letters of an actor.
@@ -178,7 +26,8 @@ impl<'a> AsyaGateway<'a> {
     /// The gateway cannot be reached, or rejects the request.
     pub async fn dead_letters(&self, namespace: &Namespace, actor: &Name, limit: u32) -> Result<DeadLetters, Error> {
         let doing = format!("list dead letters of actor '{actor}'");
-        self.get(doing, format!("/queues/{namespace}/{actor}/dlq?limit={limit}"))
+        self.0
+            .get(doing, format!("/queues/{namespace}/{actor}/dlq?limit={limit}"))
             .await
     }
 
@@ -189,7 +38,8 @@ impl<'a> AsyaGateway<'a> {
     pub async fn dead_letter(&self, namespace: &Namespace, actor: &Name, id: &str) -> Result<Value, Error> {
         let doing = format!("read a dead letter of actor '{actor}'");
         let id = utf8_percent_encode(id, NON_ALPHANUMERIC);
-        self.get(doing, format!("/queues/{namespace}/{actor}/dlq?id={id}"))
+        self.0
+            .get(doing, format!("/queues/{namespace}/{actor}/dlq?id={id}"))
             .await
     }
 
@@ -212,7 +62,7 @@ impl<'a> AsyaGateway<'a> {
                 headers: &[],
                 body: Some(chosen.to_string().into_bytes()),
             };
-            self.ask::<Processed>(question).await.map(|(answer, _)| answer)
+            self.0.ask::<Processed>(question).await.map(|(answer, _)| answer)
         };
         let mut all = ask().await?;
         // One request processes a limited number. A redriven message that dies again is not redriven again.
@@ -224,127 +74,4 @@ impl<'a> AsyaGateway<'a> {
         }
         Ok(all)
     }
-
-    async fn get<T: DeserializeOwned>(&self, doing: String, path: String) -> Result<T, Error> {
-        let question = Question {
-            doing,
-            path,
-            headers: &[],
-            body: None,
-        };
-        self.ask(question).await.map(|(answer, _)| answer)
-    }
-
-    /// Asks the gateway. Returns the text of its answer, too.
-    ///
-    /// # Errors
-    /// The gateway cannot be reached, or rejects the request.
-    pub async fn ask<T: DeserializeOwned>(&self, question: Question<'_>) -> Result<(T, String), Error> {
-        let Question {
-            doing,
-            path,
-            headers,
-            body,
-        } = question;
-        let refused = |message: String| Error::Refused {
-            doing: doing.clone(),
-            status: StatusCode::BAD_GATEWAY,
-            message,
-        };
-        let Place {
-            namespace,
-            service,
-            scheme,
-            port,
-        } = self.place;
-        let uri = proxy_path(scheme, namespace, service, *port) + &path;
-        let method = if body.is_some() { Method::POST } else { Method::GET };
-        let mut request = http::Request::builder().method(method).uri(uri);
-        request = request.header(FORWARDED, self.authorization.clone());
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        let request = request.body(Body::from(body.unwrap_or_default()));
-        let request = request.map_err(|error| refused(error.to_string()))?;
-        let sent = self.cluster.client().send(request).await;
-        let response = sent.map_err(|error| self.cluster.explain(error, doing.clone(), "Service"))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), LARGEST).collect().await;
-        let body = body
-            .map_err(|error| refused(format!("the response ended early: {error}")))?
-            .to_bytes();
-        let text = String::from_utf8_lossy(&body).into_owned();
-        if !status.is_success() {
-            return Err(self.failure(status, &text, doing));
-        }
-        let answer = serde_json::from_str(&text).map_err(|error| refused(format!("unexpected response: {error}")))?;
-        Ok((answer, text))
-    }
-
-    /// Both the API server and the gateway may say no.
-    fn failure(&self, code: StatusCode, text: &str, doing: String) -> Error {
-        let body: Value = serde_json::from_str(text).unwrap_or_default();
-        if let Some(message) = body["error"]["message"].as_str() {
-            let message = message.to_owned();
-            return Error::Refused {
-                doing,
-                status: code,
-                message,
-            };
-        }
-        let status: Option<Status> = serde_json::from_value(body).ok();
-        let status = status.unwrap_or_else(|| Status::failure(text.trim(), "").with_code(code.as_u16()));
-        let message = status.message.clone();
-        let Place { namespace, .. } = self.place;
-        match code {
-            StatusCode::UNAUTHORIZED => self
-                .cluster
-                .explain(kube::Error::Api(status.boxed()), doing, "Service")
-                .into(),
-            StatusCode::FORBIDDEN => {
-                let right = format!(
-                    "{doing} (requires permission to create and get services/proxy in namespace '{namespace}')"
-                );
-                self.cluster
-                    .explain(kube::Error::Api(status.boxed()), right, "Service")
-                    .into()
-            }
-            _ => Error::Unreachable {
-                place: self.place.clone(),
-                message,
-            },
-        }
-    }
-}
-
-/// Error of a user without a token: where the gateway is not installed, a token does not help.
-pub async fn without_token(cluster: &Cluster, place: &Place) -> Error {
-    let services: Api<Service> = Api::namespaced(cluster.client(), &place.namespace);
-    match services.get(&place.service).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Error::Unreachable {
-            place: place.clone(),
-            message: status.message,
-        },
-        _ => Error::NoToken,
-    }
-}
-
-/// `Authorization` with the token of the kubeconfig's user, as a request to the API server has it.
-///
-/// # Errors
-/// The user has no token, or it cannot be had.
-pub async fn authorization(config: &Config) -> Result<HeaderValue, Error> {
-    let layer = config.auth_layer().map_err(|error| Error::NotHad(error.into()))?;
-    let shown = tower::service_fn(|request: http::Request<Body>| async move {
-        let value = request.headers().get(AUTHORIZATION).cloned();
-        Ok::<_, BoxError>(http::Response::new(value))
-    });
-    let asked = layer
-        .ok_or(Error::NoToken)?
-        .layer(shown)
-        .oneshot(http::Request::new(Body::empty()))
-        .boxed();
-    let value = asked.await.map_err(Error::NotHad)?.into_body();
-    let is_bearer = |value: &HeaderValue| value.as_bytes().starts_with(b"Bearer ");
-    value.filter(is_bearer).ok_or(Error::NoToken)
 }

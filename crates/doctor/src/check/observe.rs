@@ -16,6 +16,7 @@ use runway_api::{AsyncActor, LlamaStackDistribution, ModelDeployment, Namespace}
 use runway_client::access::{self, Right};
 use runway_client::cluster::{self, Cluster};
 use runway_core::admission::manifests::{MUTATING_CONFIGURATION, VALIDATING_CONFIGURATION};
+use runway_manifests::router::LIMITS;
 use runway_manifests::{self as manifests, NAMESPACE, WEBHOOK_SECRET};
 use runway_operator::clock;
 use runway_provider::upstream::{Installed, api_resource, crd_name, detect};
@@ -128,6 +129,7 @@ impl Reader {
             slices,
             deployments,
             leases,
+            configmaps,
             cluster_roles,
             cluster_role_bindings,
             roles,
@@ -142,6 +144,7 @@ impl Reader {
             self.in_ours(everything()),
             self.in_ours(everything()),
             self.in_ours(everything()),
+            self.in_ours(everything().fields(&format!("metadata.name={LIMITS}"))),
             self.everywhere(ours()),
             self.everywhere(ours()),
             self.in_ours(ours()),
@@ -149,7 +152,7 @@ impl Reader {
             self.everywhere(everything()),
         );
         keep!(
-            self.seen; crds, namespaces, mutating, validating, services, slices, deployments, leases, cluster_roles,
+            self.seen; crds, namespaces, mutating, validating, services, slices, deployments, leases, configmaps, cluster_roles,
             cluster_role_bindings, roles, role_bindings, nodes
         );
         let watched = self.watched();

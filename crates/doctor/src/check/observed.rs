@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -166,6 +166,8 @@ observed! {
     deployments: Deployment;
     /// Pods of our namespace, and those that serve.
     pods: Pod;
+    /// The limits of the model router.
+    configmaps: ConfigMap;
     /// Leases of our namespace.
     leases: Lease;
     /// Our ClusterRoles.

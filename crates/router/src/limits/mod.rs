@@ -23,6 +23,7 @@ use crate::file;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::rights::Who;
+use crate::table;
 use counters::Counter;
 
 /// Interval at which the file is read again: Kubernetes replaces it when the ConfigMap changes.
@@ -123,6 +124,15 @@ impl Limits {
             }
             *before = skipped;
         }
+    }
+
+    /// The model that gets the requests of a caller while theirs does not serve, by the first rule that names one.
+    pub fn fallback(&self, who: &Who, model: &Model) -> Option<table::Key> {
+        let rules = Arc::clone(&self.rules.read());
+        let named = rules.iter().filter(|rule| rule.fallback.is_some());
+        named
+            .filter(|rule| rule.selects(who, model))
+            .find_map(|rule| rule.fallback.clone())
     }
 
     /// Counts a request that begins, with the tokens of its prompt as far as they are known.
@@ -344,6 +354,20 @@ mod tests {
                 ("b", &HeaderValue::from(60))
             );
         }
+    }
+
+    #[test]
+    fn first_rule_with_a_fallback_names_the_other_model() {
+        let (_folder, limits) = limits(
+            "limits: [{name: a, requestsPerMinute: 9}, {name: b, match: {keys: [one]}, fallback: team-a/small}, {name: c, fallback: team-b/any}]",
+        );
+        let fallback = |name: &str| {
+            limits
+                .fallback(&key(name), &model())
+                .map(|(namespace, name)| format!("{namespace}/{name}"))
+        };
+        assert_eq!(fallback("one").as_deref(), Some("team-a/small"));
+        assert_eq!(fallback("two").as_deref(), Some("team-b/any"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::model::Model;
 use crate::pattern::{self, Pattern};
 use crate::rights::Who;
+use crate::table::Key;
 
 /// Most rules of a file.
 const MOST: usize = 256;
@@ -19,7 +20,7 @@ const LONGEST_MESSAGE: usize = 300;
 /// Longest name of a rule, in bytes: it is a label of metrics.
 const LONGEST_NAME: usize = 63;
 
-/// A limit for some callers of some models.
+/// A limit for some callers of some models, or another model for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Name of the rule.
@@ -36,6 +37,8 @@ pub struct Rule {
     pub requests_in_flight: Option<u64>,
     /// Requests beyond the limit are counted, and not refused.
     pub dry_run: bool,
+    /// Model that gets the requests while theirs does not serve.
+    pub fallback: Option<Key>,
     selects: Selects,
 }
 
@@ -75,8 +78,11 @@ pub enum Invalid {
     #[error("name '{0}': an earlier rule has this name, too")]
     Twice(String),
     /// It limits nothing.
-    #[error("no limit: set requestsPerMinute, tokensPerMinute, tokensPerDay or requestsInFlight")]
+    #[error("no limit: set requestsPerMinute, tokensPerMinute, tokensPerDay, requestsInFlight or fallback")]
     NoLimit,
+    /// The other model is not written as one.
+    #[error("fallback '{0}': use NAMESPACE/NAME")]
+    Fallback(String),
     /// A model is not written as one.
     #[error("match.models: {0}")]
     Model(#[from] pattern::Invalid),
@@ -111,6 +117,7 @@ struct Written {
     requests_in_flight: Option<u64>,
     #[serde(default)]
     dry_run: bool,
+    fallback: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -176,6 +183,7 @@ impl Rule {
             tokens_per_day,
             requests_in_flight,
             dry_run,
+            fallback,
         } = serde_json::from_value(rule).map_err(|error| Invalid::NotARule(short(&error)))?;
         let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_allowed) {
@@ -187,9 +195,14 @@ impl Rule {
             tokens_per_day,
             requests_in_flight,
         ];
-        if limits.iter().all(Option::is_none) {
+        if limits.iter().all(Option::is_none) && fallback.is_none() {
             return Err(Invalid::NoLimit);
         }
+        let full_name = |text: &String| {
+            let (namespace, name) = text.split_once('/')?;
+            Some((namespace.parse().ok()?, name.parse().ok()?))
+        };
+        let fallback = fallback.map(|text| full_name(&text).ok_or(Invalid::Fallback(shorten(text, LONGEST_SHOWN))));
         let models = r#match.models.iter().map(|model| model.parse());
         Ok(Self {
             name: name.into(),
@@ -199,6 +212,7 @@ impl Rule {
             tokens_per_day,
             requests_in_flight,
             dry_run,
+            fallback: fallback.transpose()?,
             selects: Selects {
                 models: models.collect::<Result<_, _>>()?,
                 namespaces: r#match.namespaces,
@@ -305,6 +319,7 @@ limits:
     fn rule_that_is_not_valid_is_skipped_with_its_reason() {
         for (rule, reason) in [
             ("{name: a}", "no limit: set requestsPerMinute"),
+            ("{name: a, fallback: gemma}", "fallback 'gemma': use NAMESPACE/NAME"),
             ("{requestsPerMinute: 1}", "missing field `name`"),
             ("{name: A, requestsPerMinute: 1}", "name 'A': use at most 63"),
             ("{name: a, requestsPerMinute: -1}", "invalid value: integer `-1`"),

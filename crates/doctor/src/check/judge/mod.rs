@@ -10,6 +10,7 @@ mod nodes;
 mod others;
 mod pods;
 mod providers;
+mod router;
 mod shared;
 
 pub(super) use cluster::DEPLOY;
@@ -78,6 +79,13 @@ pub static GROUPS: &[Group] = &[
         phase: Phase::After,
         checks: models::CHECKS,
         causes: Some(models::causes),
+    },
+    Group {
+        id: "router",
+        title: "Model router",
+        phase: Phase::After,
+        checks: router::CHECKS,
+        causes: None,
     },
     Group {
         id: "actors",
