@@ -112,6 +112,13 @@ const STOPPED: Metric = Metric {
     labels: &["namespace", "name"],
     help: "1 for a canary that gets no more requests, because it fails more often or answers later than the version that it is of",
 };
+/// Failures of the shared counters.
+const COUNTERS_AWAY: Metric = Metric {
+    name: "kubeairunway_gateway_limit_counters_away_total",
+    kind: "counter",
+    labels: &[],
+    help: "Requests that were counted in memory, with the share of this router of every limit, because the shared counters did not answer",
+};
 /// Rules.
 const RULES: Metric = Metric {
     name: "kubeairunway_gateway_limit_rules",
@@ -121,9 +128,22 @@ const RULES: Metric = Metric {
 };
 
 /// All metrics.
-pub const METRICS: [Metric; 14] = [
-    RESPONSES, FIRST_BYTE, REFUSED, WAKES, HELD, HELD_LIMIT, IN_FLIGHT, OF_MODEL, TOKENS, CHOICES, BLOCKS, LIMITED,
-    RULES, STOPPED,
+pub const METRICS: [Metric; 15] = [
+    RESPONSES,
+    FIRST_BYTE,
+    REFUSED,
+    WAKES,
+    HELD,
+    HELD_LIMIT,
+    IN_FLIGHT,
+    OF_MODEL,
+    TOKENS,
+    CHOICES,
+    BLOCKS,
+    LIMITED,
+    RULES,
+    COUNTERS_AWAY,
+    STOPPED,
 ];
 
 /// Values of the label `result` of [`WAKES`].
@@ -267,6 +287,7 @@ pub struct Metrics {
     blocks: Family<Blocks, Counter>,
     limited: Family<Limited, Counter>,
     rules: Family<OfRules, Gauge>,
+    counters_away: Counter,
     stopped: Family<OfModel, Gauge>,
 }
 
@@ -315,6 +336,7 @@ impl Metrics {
             blocks: Family::default(),
             limited: Family::default(),
             rules: Family::default(),
+            counters_away: Counter::default(),
             stopped: Family::default(),
         };
         for reason in Refusal::ALL {
@@ -431,6 +453,11 @@ impl Metrics {
         }
     }
 
+    /// Counts a request that the shared counters did not count.
+    pub fn counters_away(&self) {
+        self.counters_away.inc();
+    }
+
     /// Counts a request that no engine answered.
     pub fn refused(&self, reason: Refusal) {
         self.refused.get_or_create(&Refused { reason }).inc();
@@ -485,6 +512,7 @@ impl Collector for Scrape {
         BLOCKS.encode(&mut encoder, &metrics.blocks)?;
         LIMITED.encode(&mut encoder, &metrics.limited)?;
         RULES.encode(&mut encoder, &metrics.rules)?;
+        COUNTERS_AWAY.encode(&mut encoder, &metrics.counters_away)?;
         STOPPED.encode(&mut encoder, &metrics.stopped)
     }
 }

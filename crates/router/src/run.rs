@@ -24,7 +24,7 @@ use crate::addresses::Addresses;
 use crate::canaries::Canaries;
 use crate::daily::Daily;
 use crate::engine::{Engines, Lookup};
-use crate::limits::{self as router_limits, Routers};
+use crate::limits::{self as router_limits, Routers, Shared};
 use crate::metrics::{Metrics, Scrape};
 use crate::models::Models;
 use crate::names::Names;
@@ -72,6 +72,15 @@ pub struct Args {
     /// Number of routers, each of which has its share of the limits. If omitted, the ready pods of the Service kubeairunway-gateway
     #[arg(long, value_name = "N")]
     pub routers: Option<u64>,
+    /// Valkey or Redis with counters of limits that all routers share: redis://[:PASSWORD@]HOST[:PORT], or rediss:// for TLS. If omitted,
+    /// each router has its share of the limits
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "KUBEAIRUNWAY_ROUTER_COUNTERS",
+        hide_env_values = true
+    )]
+    pub counters: Option<String>,
     /// Interval at which the right of a caller to a response in progress is checked again, such as 1m
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub check_rights_every: Duration,
@@ -118,6 +127,9 @@ pub enum Error {
     /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] BadCertificate),
+    /// The URL of the counters is not one.
+    #[error("invalid --counters: use redis://[:PASSWORD@]HOST[:PORT], or rediss:// for TLS")]
+    Counters(#[source] redis::RedisError),
     /// The audit log cannot be opened.
     #[error(transparent)]
     Audit(#[from] audit::Error),
@@ -164,7 +176,9 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
     process.metrics.collect(Scrape(Arc::clone(&metrics)));
     // The cache and held requests outlive the begin of the shutdown.
     let (ended, closing) = (CancellationToken::new(), CancellationToken::new());
-    let api = Arc::new(api(&process, &args, metrics, lookup, closing.clone()));
+    let counters = args.counters.as_deref().map(Shared::new).transpose();
+    let counters = counters.map_err(Error::Counters)?;
+    let api = Arc::new(api(&process, &args, counters, metrics, lookup, closing.clone()));
     let listed = process.health.waits_for("the ModelDeployments");
     let following = {
         let (api, client) = (Arc::clone(&api), process.client.clone());
@@ -252,7 +266,14 @@ fn routers(args: &Args, lookup: Lookup) -> Routers {
     })
 }
 
-fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, closing: CancellationToken) -> Api {
+fn api(
+    process: &Process,
+    args: &Args,
+    counters: Option<Shared>,
+    metrics: Arc<Metrics>,
+    lookup: Lookup,
+    closing: CancellationToken,
+) -> Api {
     let options = runway_callers::Options {
         people: true,
         ..runway_callers::Options::of_audiences(&args.token_audiences)
@@ -260,7 +281,7 @@ fn api(process: &Process, args: &Args, metrics: Arc<Metrics>, lookup: Lookup, cl
     let callers = Callers::new(process.client.clone(), options);
     let models = Models::default();
     let routers = routers(args, Arc::clone(&lookup));
-    let limits = router_limits::Limits::new(args.limits.clone(), routers, Arc::clone(&metrics));
+    let limits = router_limits::Limits::new(args.limits.clone(), routers, counters, Arc::clone(&metrics));
     Api {
         rights: Arc::new(Rights::new(callers, args.keys_dir.clone())),
         limits: Arc::new(limits),
@@ -312,7 +333,7 @@ mod tests {
             tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
         let process = Process::alone(Client::new(hanging, "default"), CancellationToken::new());
         let metrics = Arc::new(Metrics::new(args.largest_held));
-        let api = api(&process, &args, metrics, loopback(), CancellationToken::new());
+        let api = api(&process, &args, None, metrics, loopback(), CancellationToken::new());
         // The same name in another namespace is another model.
         let (hangs, other) = (
             Model::asleep("team-a/llama", "llama"),

@@ -224,7 +224,7 @@ async fn pass_on(
         audit::object(KIND, &model.namespace, &model.name);
         span.model(&model);
         let shows_choice = wants_choice && Box::pin(api.rights.may_see_pods(&who, &model)).await?;
-        let admitted = api.limits.admit(&who, &model, requested.estimated_tokens)?;
+        let admitted = Box::pin(api.limits.admit(&who, &model, requested.estimated_tokens)).await?;
         let place = api.place_at(&model)?;
         let counted = (place, api.metrics.request(&model));
         let outgoing = Outgoing {

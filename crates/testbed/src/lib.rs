@@ -18,6 +18,7 @@
 //! | [`tokens`] | tokens of ServiceAccounts |
 //! | [`crds`] | upstream CRDs, the real ones where they can be had |
 //! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other |
+//! | [`valkey`] | a real Valkey or Redis |
 //! | [`keda`] | a real KEDA, as pods of a node |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
 //! | [`sqs`] | a server that speaks SQS' protocol |
@@ -79,6 +80,7 @@ mod roots;
 pub mod sqs;
 pub mod tokens;
 pub mod traffic;
+pub mod valkey;
 pub mod vllm;
 
 use std::{
@@ -97,6 +99,7 @@ pub use process::{Memory, memory};
 pub use proxy::Proxy;
 pub use rabbitmq::{RabbitMq, RabbitMqOptions};
 pub use sqs::Sqs;
+pub use valkey::Valkey;
 
 /// The models that `cargo xtask up` shows and the console is tried with: files of `deploy/examples`, without `.yaml`.
 pub const EXAMPLES: [&str; 6] = [

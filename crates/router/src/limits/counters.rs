@@ -113,6 +113,17 @@ impl Counter {
         }
     }
 
+    /// A counter of a unit that has used this much, without requests in flight.
+    pub(super) fn used(requests: f64, tokens: f64, today: f64, now: Now) -> Self {
+        let bucket = |used| Bucket { used, at: now.at };
+        Self {
+            requests: bucket(requests),
+            tokens: bucket(tokens),
+            tokens_of_day: whole(today),
+            ..Self::new(now)
+        }
+    }
+
     /// The limit of a rule that one more request does not respect.
     pub(super) fn reached(&mut self, rule: &Rule, now: Now) -> Option<Reached> {
         self.begin_day(now);

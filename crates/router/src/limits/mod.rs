@@ -1,23 +1,27 @@
 //! Limits of requests and tokens, by rules of the administrator.
 //!
-//! Every rule that selects a request must have room for it. Counters are in memory: with several routers, each has its share of
-//! every limit.
+//! Every rule that selects a request must have room for it. Counters are in memory, and each of several routers has its share of every
+//! limit; or they are in Valkey or Redis, and the routers share them.
 
 mod counters;
 mod rules;
+mod shared;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use parking_lot::{Mutex, RwLock};
 use runway_operator::clock;
+use runway_operator::telemetry::chain;
 use tokio::time::{Instant, sleep};
 
 pub use counters::{Left, Now, Reached};
 pub use rules::{Invalid, NotAFile, Rule, Rules, Unit};
+pub use shared::Shared;
 
 use crate::file;
 use crate::metrics::Metrics;
@@ -25,6 +29,7 @@ use crate::model::Model;
 use crate::rights::Who;
 use crate::table;
 use counters::Counter;
+use shared::Verdict;
 
 /// Interval at which the file is read again: Kubernetes replaces it when the ConfigMap changes.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -40,7 +45,13 @@ pub type Routers = Box<dyn Fn() -> u64 + Send + Sync>;
 pub struct Limits {
     file: PathBuf,
     routers: Routers,
+    /// Rules of the file.
     rules: RwLock<Arc<[Rule]>>,
+    /// The same rules, with the share of this router of each limit.
+    shares: RwLock<Arc<[Rule]>>,
+    shared: Option<Shared>,
+    /// The shared counters do not answer, which was logged.
+    is_alone: AtomicBool,
     skipped: Mutex<Vec<String>>,
     counters: Mutex<HashMap<Key, Counter>>,
     metrics: Arc<Metrics>,
@@ -52,7 +63,9 @@ type Key = (Arc<str>, Arc<str>);
 /// A request within its limits, until it ends. Dropping it counts no more tokens than those of its begin.
 pub struct Admitted {
     limits: Arc<Limits>,
+    /// Counters in memory, and shared ones.
     keys: Vec<Key>,
+    shared_keys: Vec<Key>,
     counted: u64,
     /// Rest of the narrowest limits, for the client.
     left: [Option<Left>; 2],
@@ -73,12 +86,15 @@ pub struct Beyond {
 
 impl Limits {
     /// Limits of a file. Without the file there are none.
-    pub fn new(file: PathBuf, routers: Routers, metrics: Arc<Metrics>) -> Self {
+    pub fn new(file: PathBuf, routers: Routers, shared: Option<Shared>, metrics: Arc<Metrics>) -> Self {
         let limits = Self {
             file,
             metrics,
             routers,
             rules: RwLock::default(),
+            shares: RwLock::default(),
+            shared,
+            is_alone: AtomicBool::new(false),
             skipped: Mutex::default(),
             counters: Mutex::default(),
         };
@@ -106,8 +122,8 @@ impl Limits {
         let skipped = match read {
             Ok(Rules { rules, skipped }) => {
                 let routers = (self.routers)().max(1);
-                let rules = rules.into_iter().map(|rule| rule.shared_by(routers));
-                *self.rules.write() = rules.collect();
+                *self.shares.write() = rules.iter().cloned().map(|rule| rule.shared_by(routers)).collect();
+                *self.rules.write() = rules.into();
                 let skipped = skipped
                     .iter()
                     .map(|(place, invalid)| format!("limits[{place}]: {invalid}"));
@@ -139,17 +155,75 @@ impl Limits {
     ///
     /// # Errors
     /// A limit is reached. Then nothing is counted.
-    pub fn admit(self: &Arc<Self>, who: &Who, model: &Model, tokens: u64) -> Result<Admitted, Box<Beyond>> {
+    pub async fn admit(self: &Arc<Self>, who: &Who, model: &Model, tokens: u64) -> Result<Admitted, Box<Beyond>> {
         let seconds = u64::try_from(clock::now().as_second()).unwrap_or_default();
         let at = Instant::now();
-        self.admit_at(who, model, tokens, Now { at, seconds })
+        let now = Now { at, seconds };
+        let shares: Vec<Rule> = selected(&self.shares.read(), who, model).cloned().collect();
+        let units: Vec<(Key, Rule)> = match &self.shared {
+            Some(_) => {
+                let rules = Arc::clone(&self.rules.read());
+                let shared = selected(&rules, who, model).filter(|rule| rule.is_shared());
+                shared.map(|rule| (key(rule, who), rule.clone())).collect()
+            }
+            None => Vec::new(),
+        };
+        let Some(shared) = self.shared.as_ref().filter(|_| !units.is_empty()) else {
+            return self.admit_at(&shares, who, tokens, now);
+        };
+        let in_flight = shares.iter().cloned().map(Rule::in_flight).filter(Rule::is_limit);
+        let in_flight = self.admit_at(&in_flight.collect::<Vec<_>>(), who, tokens, now)?;
+        match shared.admit(&units, tokens).await {
+            Ok(verdict) => {
+                self.is_alone.store(false, Ordering::Relaxed);
+                self.judge(units, verdict, in_flight, tokens)
+            }
+            Err(away) => {
+                drop(in_flight);
+                self.metrics.counters_away();
+                if !self.is_alone.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        error = chain(&away),
+                        "the shared counters do not answer: this router counts in memory, with its share of every limit"
+                    );
+                }
+                self.admit_at(&shares, who, tokens, now)
+            }
+        }
     }
 
-    fn admit_at(self: &Arc<Self>, who: &Who, model: &Model, tokens: u64, now: Now) -> Result<Admitted, Box<Beyond>> {
-        let rules = Arc::clone(&self.rules.read());
+    /// The answer of the shared counters, as that of counters in memory.
+    fn judge(
+        &self,
+        units: Vec<(Key, Rule)>,
+        verdict: Verdict,
+        mut admitted: Admitted,
+        tokens: u64,
+    ) -> Result<Admitted, Box<Beyond>> {
+        let now = verdict.now;
+        for ((key, rule), mut counter) in units.into_iter().zip(verdict.counters) {
+            match counter.reached(&rule, now) {
+                Some(reached) if rule.dry_run => self.metrics.limited(&rule.name, reached.quantity, true),
+                Some(reached) if verdict.is_refused => {
+                    self.metrics.limited(&rule.name, reached.quantity, false);
+                    let left = counter.left(&rule, now);
+                    return Err(Box::new(Beyond::new(key, reached, left)));
+                }
+                _ => {}
+            }
+            counter.begin(tokens);
+            admitted.add(&rule, counter.left(&rule, now));
+            admitted.shared_keys.push(key);
+        }
+        Ok(admitted)
+    }
+
+    /// Counts in memory.
+    fn admit_at(self: &Arc<Self>, rules: &[Rule], who: &Who, tokens: u64, now: Now) -> Result<Admitted, Box<Beyond>> {
         let mut admitted = Admitted {
             limits: Arc::clone(self),
             keys: Vec::new(),
+            shared_keys: Vec::new(),
             counted: tokens,
             left: [None; 2],
         };
@@ -158,24 +232,19 @@ impl Limits {
         }
         let mut counters = self.counters.lock();
         let mut keys = Vec::new();
-        for rule in rules.iter().filter(|rule| rule.selects(who, model)) {
-            let unit = rule.unit(who);
-            let key = (Arc::clone(&rule.name), Arc::clone(&unit));
+        for rule in rules {
+            let key = key(rule, who);
             let is_full = counters.len() >= MOST_UNITS && !counters.contains_key(&key);
             if is_full {
-                forget_unused(&mut counters, &rules, now);
+                forget_unused(&mut counters, &self.shares.read(), now);
             }
             let counter = counters.entry(key.clone()).or_insert_with(|| Counter::new(now));
             match counter.reached(rule, now) {
                 Some(reached) if rule.dry_run => self.metrics.limited(&rule.name, reached.quantity, true),
                 Some(reached) => {
                     self.metrics.limited(&rule.name, reached.quantity, false);
-                    return Err(Box::new(Beyond {
-                        rule: Arc::clone(&rule.name),
-                        unit,
-                        reached,
-                        left: counter.left(rule, now),
-                    }));
+                    let left = counter.left(rule, now);
+                    return Err(Box::new(Beyond::new(key, reached, left)));
                 }
                 None => {}
             }
@@ -184,15 +253,23 @@ impl Limits {
         for (key, rule) in keys {
             if let Some(counter) = counters.get_mut(&key) {
                 counter.begin(tokens);
-                if !rule.dry_run {
-                    let left = counter.left(rule, now);
-                    admitted.left = std::array::from_fn(|at| narrower(admitted.left[at], left[at]));
-                }
+                admitted.add(rule, counter.left(rule, now));
             }
             admitted.keys.push(key);
         }
         Ok(admitted)
     }
+}
+
+/// Limits of a caller and a model.
+fn selected<'a>(rules: &'a [Rule], who: &'a Who, model: &'a Model) -> impl Iterator<Item = &'a Rule> {
+    let limits = rules.iter().filter(|rule| rule.is_limit());
+    limits.filter(move |rule| rule.selects(who, model))
+}
+
+/// The counter of a caller.
+fn key(rule: &Rule, who: &Who) -> Key {
+    (Arc::clone(&rule.name), rule.unit(who))
 }
 
 /// Forgets the units that are as if new, and all those of rules that are gone.
@@ -216,12 +293,23 @@ impl Admitted {
         headers(&self.left)
     }
 
+    /// Adds what a rule leaves.
+    fn add(&mut self, rule: &Rule, left: [Option<Left>; 2]) {
+        if !rule.dry_run {
+            self.left = std::array::from_fn(|at| narrower(self.left[at], left[at]));
+        }
+    }
+
     /// Ends the request, with the tokens that it had.
     pub fn end(mut self, tokens: u64) {
         self.count(tokens);
     }
 
     fn count(&mut self, tokens: u64) {
+        let shared_keys = std::mem::take(&mut self.shared_keys);
+        if let Some(shared) = self.limits.shared.as_ref().filter(|_| !shared_keys.is_empty()) {
+            shared.settle(&shared_keys, self.counted, tokens);
+        }
         let keys = std::mem::take(&mut self.keys);
         if keys.is_empty() {
             return;
@@ -242,6 +330,15 @@ impl Drop for Admitted {
 }
 
 impl Beyond {
+    fn new((rule, unit): Key, reached: Reached, left: [Option<Left>; 2]) -> Self {
+        Self {
+            rule,
+            unit,
+            reached,
+            left,
+        }
+    }
+
     /// The refusal, for people.
     pub fn message(&self) -> String {
         let Self {
@@ -305,10 +402,12 @@ fn seconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
     use crate::keys::KeyHolder;
 
-    fn key(name: &str) -> Who {
+    fn caller(name: &str) -> Who {
         Who::Key(Arc::new(KeyHolder::named(name)))
     }
 
@@ -318,7 +417,7 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         (
             folder,
-            Arc::new(Limits::new(file, Box::new(|| 1), Arc::new(Metrics::new(1)))),
+            Arc::new(Limits::new(file, Box::new(|| 1), None, Arc::new(Metrics::new(1)))),
         )
     }
 
@@ -329,26 +428,56 @@ mod tests {
     #[test]
     fn each_unit_has_a_limit_of_its_own() {
         let (_folder, limits) = limits("limits: [{name: a, requestsInFlight: 1}]");
-        let held = limits.admit(&key("one"), &model(), 0).unwrap();
-        let beyond = limits.admit(&key("one"), &model(), 0).err().unwrap();
+        let held = limits
+            .admit(&caller("one"), &model(), 0)
+            .now_or_never()
+            .unwrap()
+            .unwrap();
+        let beyond = limits
+            .admit(&caller("one"), &model(), 0)
+            .now_or_never()
+            .unwrap()
+            .err()
+            .unwrap();
         assert_eq!(
             beyond.message(),
             "limit 'a' of key:one is reached, 1 requests in flight: try again in 1 seconds"
         );
-        assert!(limits.admit(&key("two"), &model(), 0).is_ok());
+        assert!(
+            limits
+                .admit(&caller("two"), &model(), 0)
+                .now_or_never()
+                .unwrap()
+                .is_ok()
+        );
         held.end(0);
-        assert!(limits.admit(&key("one"), &model(), 0).is_ok());
+        assert!(
+            limits
+                .admit(&caller("one"), &model(), 0)
+                .now_or_never()
+                .unwrap()
+                .is_ok()
+        );
     }
 
     #[test]
     fn refused_request_is_counted_by_no_rule() {
         let (_folder, limits) = limits("limits: [{name: a, requestsPerMinute: 10}, {name: b, requestsPerMinute: 1}]");
-        let admitted = limits.admit(&key("one"), &model(), 0).unwrap();
+        let admitted = limits
+            .admit(&caller("one"), &model(), 0)
+            .now_or_never()
+            .unwrap()
+            .unwrap();
         assert_eq!(admitted.headers()["x-ratelimit-remaining-requests"], "0");
         assert_eq!(admitted.headers()["x-ratelimit-reset-requests"], "60s");
         drop(admitted);
         for _ in 0..20 {
-            let beyond = limits.admit(&key("one"), &model(), 0).err().unwrap();
+            let beyond = limits
+                .admit(&caller("one"), &model(), 0)
+                .now_or_never()
+                .unwrap()
+                .err()
+                .unwrap();
             assert_eq!(
                 (&*beyond.rule, &beyond.headers()[header::RETRY_AFTER]),
                 ("b", &HeaderValue::from(60))
@@ -363,7 +492,7 @@ mod tests {
         );
         let fallback = |name: &str| {
             limits
-                .fallback(&key(name), &model())
+                .fallback(&caller(name), &model())
                 .map(|(namespace, name)| format!("{namespace}/{name}"))
         };
         assert_eq!(fallback("one").as_deref(), Some("team-a/small"));
@@ -373,8 +502,17 @@ mod tests {
     #[test]
     fn dry_run_counts_and_refuses_nothing() {
         let (_folder, limits) = limits("limits: [{name: a, tokensPerDay: 5, dryRun: true}]");
-        limits.admit(&key("one"), &model(), 0).unwrap().end(100);
-        let admitted = limits.admit(&key("one"), &model(), 0).unwrap();
+        limits
+            .admit(&caller("one"), &model(), 0)
+            .now_or_never()
+            .unwrap()
+            .unwrap()
+            .end(100);
+        let admitted = limits
+            .admit(&caller("one"), &model(), 0)
+            .now_or_never()
+            .unwrap()
+            .unwrap();
         assert!(admitted.headers().is_empty());
         let count = r#"limited_requests_total{rule="a",quantity="tokens_per_day",dry_run="true"} 1"#;
         assert!(limits.metrics.scraped().contains(count));
@@ -396,12 +534,24 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             limits.read();
             numbers(1, 1);
-            assert!(limits.admit(&key("one"), &model(), 0).is_err());
+            assert!(
+                limits
+                    .admit(&caller("one"), &model(), 0)
+                    .now_or_never()
+                    .unwrap()
+                    .is_err()
+            );
         }
         std::fs::remove_file(&file).unwrap();
         limits.read();
         numbers(0, 0);
-        assert!(limits.admit(&key("one"), &model(), 0).is_ok());
+        assert!(
+            limits
+                .admit(&caller("one"), &model(), 0)
+                .now_or_never()
+                .unwrap()
+                .is_ok()
+        );
     }
 
     #[test]
@@ -413,8 +563,8 @@ mod tests {
             "limits: [{name: a, requestsInFlight: 3}, {name: b, tokensPerDay: 0}]",
         )
         .unwrap();
-        let limits = Limits::new(file, Box::new(|| 2), Arc::new(Metrics::new(1)));
-        let rules = limits.rules.read();
+        let limits = Limits::new(file, Box::new(|| 2), None, Arc::new(Metrics::new(1)));
+        let rules = limits.shares.read();
         assert_eq!(
             (rules[0].requests_in_flight, rules[1].tokens_per_day),
             (Some(2), Some(0))
@@ -428,11 +578,12 @@ mod tests {
             at: limits_start() + Duration::from_secs(seconds),
             seconds,
         };
+        let rules = Arc::clone(&limits.shares.read());
         for number in 0..=MOST_UNITS {
             let seconds = u64::from(number == MOST_UNITS) * 10;
             drop(
                 limits
-                    .admit_at(&key(&number.to_string()), &model(), 0, now(seconds))
+                    .admit_at(&rules, &caller(&number.to_string()), 0, now(seconds))
                     .unwrap(),
             );
         }

@@ -229,6 +229,28 @@ impl Rule {
             && (self.selects.models.is_empty() || self.selects.models.iter().any(|one| one.matches(model)))
     }
 
+    /// Whether it limits anything by itself: a rule may only name a fallback.
+    pub fn is_limit(&self) -> bool {
+        self.is_shared() || self.requests_in_flight.is_some()
+    }
+
+    /// Whether it limits what routers can share: all but requests in flight.
+    pub fn is_shared(&self) -> bool {
+        let shared = [self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day];
+        shared.iter().any(Option::is_some)
+    }
+
+    /// The rule with its limit of requests in flight alone.
+    #[must_use]
+    pub fn in_flight(self) -> Self {
+        Self {
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            tokens_per_day: None,
+            ..self
+        }
+    }
+
     /// The share of one of several routers, rounded up, so that a limit above 0 allows something.
     #[must_use]
     pub fn shared_by(self, routers: u64) -> Self {
