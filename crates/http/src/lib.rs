@@ -28,7 +28,7 @@ pub mod unread;
 pub mod watches;
 
 pub use budget::{Budget, Turn};
-pub use limits::Limits;
+pub use limits::{Limits, Protocol};
 pub use pool::Owner;
 pub use refusal::Form;
 pub use server::{Client, serve};

@@ -4,6 +4,31 @@ use std::time::Duration;
 
 use crate::Form;
 
+/// Versions of HTTP that a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/1.1, and HTTP/2 for clients that negotiate it with TLS. Without the feature `http2`, HTTP/1.1.
+    Negotiated,
+    /// HTTP/2 with and without TLS, for gRPC. Clients need not negotiate it.
+    #[cfg(feature = "http2")]
+    Http2,
+}
+
+impl Protocol {
+    /// Protocols that are offered with TLS (ALPN), the preferred one first.
+    pub(crate) fn offered(self) -> Vec<Vec<u8>> {
+        let (one, two) = (b"http/1.1".to_vec(), b"h2".to_vec());
+        match self {
+            Self::Negotiated if cfg!(feature = "http2") => vec![two, one],
+            Self::Http1 | Self::Negotiated => vec![one],
+            #[cfg(feature = "http2")]
+            Self::Http2 => vec![two],
+        }
+    }
+}
+
 /// The bounds of a server. Each use has its own, and says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -17,6 +42,8 @@ pub struct Limits {
     pub header: Duration,
     /// Bytes of the header of a request. Buffers for reading and writing are no larger. At least 8 KiB.
     pub header_bytes: usize,
+    /// Versions of HTTP.
+    pub protocol: Protocol,
     /// Requests under way in one connection, with HTTP/2.
     pub streams: u32,
     /// Bytes of the body of a request.
@@ -43,6 +70,7 @@ impl Limits {
         handshake: Duration::from_secs(5),
         header: Duration::from_secs(30),
         header_bytes: 16 * KIB,
+        protocol: Protocol::Http1,
         streams: 16,
         body: 64 * KIB,
         request: Some(Duration::from_secs(10)),
@@ -69,6 +97,7 @@ impl Limits {
     pub const CONSOLE: Self = Self {
         connections: 256,
         header_bytes: 32 * KIB,
+        protocol: Protocol::Negotiated,
         streams: 64,
         body: 2 * MIB,
         request: None,
@@ -104,4 +133,26 @@ impl Limits {
         connections: 2048,
         ..Self::ADMIN
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_console_negotiates() {
+        assert_eq!(Limits::CONSOLE.protocol, Protocol::Negotiated);
+        for limits in [
+            Limits::ADMIN,
+            Limits::WEBHOOK,
+            Limits::GATEWAY,
+            Limits::ROUTER,
+            Limits::REPORTS,
+        ] {
+            assert_eq!(limits.protocol.offered(), [b"http/1.1"]);
+        }
+        let both = Protocol::Negotiated.offered();
+        assert_eq!(both.len(), if cfg!(feature = "http2") { 2 } else { 1 });
+        assert_eq!(both.last().map(Vec::as_slice), Some(&b"http/1.1"[..]));
+    }
 }

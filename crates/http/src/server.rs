@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use crate::body::{Bounded, Holding, TooLarge};
+#[cfg(feature = "http2")]
+use crate::limits::Protocol;
 use crate::slots::{Place, Slots};
 use crate::unread::Unread;
 use crate::{Form, Limits, Tls};
@@ -141,7 +143,12 @@ impl Server {
         // Only a matter of speed.
         let _ = stream.set_nodelay(true);
         let Some((tls, plain)) = &self.tls else {
-            return self.http1(Unread::new(stream, self.limits.unread), place).await;
+            let stream = Unread::new(stream, self.limits.unread);
+            #[cfg(feature = "http2")]
+            if self.limits.protocol == Protocol::Http2 {
+                return self.http2(stream, place).await;
+            }
+            return self.http1(stream, place).await;
         };
         let Ok(Ok(is_tls)) = timeout(self.limits.handshake, begins_with_tls(&stream)).await else {
             return;
@@ -150,11 +157,12 @@ impl Server {
         if !is_tls {
             return plain.http1(stream, place).await;
         }
-        let Ok(Ok(stream)) = timeout(self.limits.handshake, tls.acceptor().accept(stream)).await else {
+        let Ok(Ok(stream)) = timeout(self.limits.handshake, tls.acceptor(self.limits.protocol).accept(stream)).await
+        else {
             return;
         };
         #[cfg(feature = "http2")]
-        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        if self.limits.protocol == Protocol::Http2 || stream.get_ref().1.alpn_protocol() == Some(b"h2") {
             return self.http2(stream, place).await;
         }
         self.http1(stream, place).await;

@@ -13,6 +13,8 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::limits::Protocol;
+
 /// Interval at which certificate files are read again.
 const RENEWAL: Duration = Duration::from_mins(1);
 
@@ -26,8 +28,7 @@ impl Tls {
     /// # Errors
     /// The cryptography lacks the versions of TLS: never with ours.
     pub fn resolved_by(resolver: Arc<dyn ResolvesServerCert>) -> Result<Self, rustls::Error> {
-        let mut config = builder()?.with_cert_resolver(resolver);
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let config = builder()?.with_cert_resolver(resolver);
         Ok(Self(Arc::new(ArcSwap::from_pointee(config))))
     }
 
@@ -76,8 +77,12 @@ impl Tls {
         Ok(tls)
     }
 
-    pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.0.load_full())
+    /// Accepts a connection. The protocols are those of the server, because several servers may have the same certificate.
+    pub(crate) fn acceptor(&self, protocol: Protocol) -> TlsAcceptor {
+        let mut config = self.0.load_full();
+        // A copy shares the sessions of the original.
+        Arc::make_mut(&mut config).alpn_protocols = protocol.offered();
+        TlsAcceptor::from(config)
     }
 }
 
@@ -90,19 +95,9 @@ fn builder() -> Result<ConfigBuilder<ServerConfig, WantsServerCert>, rustls::Err
 fn config(certificate: &[u8], key: &[u8]) -> std::io::Result<ServerConfig> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let key = PrivateKeyDer::from_pem_slice(key).map_err(std::io::Error::other)?;
-    let mut config = builder()
+    builder()
         .and_then(|builder| {
             builder.with_single_cert(chain.map_err(|error| rustls::Error::General(error.to_string()))?, key)
         })
-        .map_err(std::io::Error::other)?;
-    config.alpn_protocols = protocols();
-    Ok(config)
-}
-
-fn protocols() -> Vec<Vec<u8>> {
-    let mut protocols = vec![b"http/1.1".to_vec()];
-    if cfg!(feature = "http2") {
-        protocols.insert(0, b"h2".to_vec());
-    }
-    protocols
+        .map_err(std::io::Error::other)
 }

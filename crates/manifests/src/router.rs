@@ -5,6 +5,7 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use runway_api::{daily_usage, labels};
+use runway_router::routes::settings::OWN_PICKER;
 
 use super::component::{Component, Content, Folder, Origin, Port};
 use super::metadata::{NAMESPACE, meta, object};
@@ -21,6 +22,8 @@ pub const TLS: &str = "kubeairunway-gateway-tls";
 pub const LIMITS: &str = "kubeairunway-router-limits";
 /// Its key.
 pub const LIMITS_FILE: &str = "limits.yaml";
+/// Port of the endpoint picker, which the router is with `--endpoint-picker-address`.
+const PICKER_PORT: u16 = 9002;
 /// Mount path of the keys.
 const KEYS_PATH: &str = "/etc/kubeairunway/gateway-keys";
 /// Mount path of the limits.
@@ -54,13 +57,22 @@ pub fn router() -> Component {
             },
             Folder::tls(TLS),
         ],
-        ports: vec![Port {
-            name: "models",
-            number: 8000,
-            service: (NAME.to_owned(), 80),
-            https: true,
-            from: Origin::Labelled(CLIENTS_LABEL),
-        }],
+        ports: vec![
+            Port {
+                name: "models",
+                number: 8000,
+                service: (NAME.to_owned(), 80),
+                https: true,
+                from: Origin::Labelled(CLIENTS_LABEL),
+            },
+            Port {
+                name: "picker",
+                number: PICKER_PORT,
+                service: (OWN_PICKER.to_owned(), PICKER_PORT),
+                https: false,
+                from: Origin::Labelled(CLIENTS_LABEL),
+            },
+        ],
         access: runway_router::access(),
         access_in_namespace: vec![runway_router::daily::access_in_namespace()],
         extra: vec![object(&usage)],
@@ -98,6 +110,17 @@ mod tests {
                 "events create,patch",
             ]
         );
+    }
+
+    #[test]
+    fn endpoint_picker_has_a_service_for_references_from_other_namespaces() {
+        let objects = router().objects(&Release::default());
+        let service = objects
+            .iter()
+            .find(|o| o.metadata.name.as_deref() == Some(OWN_PICKER))
+            .unwrap();
+        let port = json!([{ "name": "picker", "port": 9002, "targetPort": "picker", "protocol": "TCP" }]);
+        assert_eq!(service.data["spec"]["ports"], port);
     }
 
     #[test]

@@ -23,6 +23,11 @@ impl Body {
         self.0.iter().flatten().copied().collect()
     }
 
+    /// The parts.
+    pub fn into_parts(self) -> impl Iterator<Item = Bytes> {
+        self.0.into_iter()
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()

@@ -200,6 +200,29 @@ impl Engines {
         Err(Error::NotConnected(at.clone(), obstacle))
     }
 
+    /// Chooses the replica that is best for a prompt, for a client that connects to it itself.
+    ///
+    /// # Errors
+    /// The Service has no replica that may be chosen.
+    pub fn pick(
+        &self,
+        at: &ServicePort,
+        prompt: &Prompt,
+        may_be_chosen: impl Fn(SocketAddr) -> bool,
+    ) -> Result<Chosen, Error> {
+        let replicas = self.replicas(at)?;
+        let addresses = replicas.all.iter().map(|replica| replica.address);
+        // As if they had been tried: what is known about them is kept.
+        let others: Vec<SocketAddr> = addresses.filter(|address| !may_be_chosen(*address)).collect();
+        let obstacle = if others.is_empty() {
+            "it has no ready pod"
+        } else {
+            "it has no ready pod of those that the Gateway allows"
+        };
+        let chosen = self.balancer.choose(at, replicas, prompt, &others, Instant::now());
+        chosen.ok_or_else(|| Error::NotConnected(at.clone(), obstacle.to_owned()))
+    }
+
     fn choose(&self, at: &ServicePort, prompt: &Prompt, tried: &[SocketAddr]) -> Result<Option<Chosen>, Error> {
         let replicas = self.replicas(at)?;
         Ok(self.balancer.choose(at, replicas, prompt, tried, Instant::now()))

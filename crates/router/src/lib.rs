@@ -18,6 +18,7 @@
 //! | [`usage`], [`metered`], [`daily`] | tokens of responses, and their sums by day |
 //! | [`revocable`] | responses that end with the right of their caller |
 //! | [`refused`], [`metrics`], [`spans`] | refusals, metrics, traces |
+//! | [`picker`] | the endpoint picker of Gateways, which send the requests themselves |
 //! | [`run`](fn@run) | starts the router |
 //! | [`routes`] | the routes controller, a program of its own: HTTPRoutes at a Gateway of the cluster |
 
@@ -38,6 +39,7 @@ pub mod models;
 pub mod names;
 pub mod paths;
 pub mod pattern;
+pub mod picker;
 pub mod pool;
 pub mod prompt;
 pub mod quantity;

@@ -25,6 +25,8 @@ pub struct Model {
     pub created: i64,
     /// Name in client requests: the served name, or the name of the ModelDeployment if the image decides.
     pub served: String,
+    /// Name at the Gateway of the cluster, if a route there has it.
+    pub at_gateway: Option<String>,
     /// Whether it serves.
     pub state: State,
     /// The engine is one of those that report the tokens of a stream if it is requested. Any other may refuse the request.
@@ -71,6 +73,7 @@ impl Model {
             generation: md.metadata.generation.unwrap_or_default(),
             created: md.creation_timestamp().map_or(0, |time| time.0.as_second()),
             served: served_name(md).unwrap_or(&name).to_owned(),
+            at_gateway: gateway_name(md).map(str::to_owned),
             state: state(md, &namespace),
             reports_usage: md.spec.source() != ModelSource::Custom,
             stand_in: named(md, labels::STAND_IN),
@@ -111,6 +114,11 @@ impl Model {
 fn named(md: &ModelDeployment, annotation: &str) -> Option<Name> {
     let other: Name = md.annotations().get(annotation)?.parse().ok()?;
     (*other != *md.name_any()).then_some(other)
+}
+
+/// The name that the routes controller reports.
+fn gateway_name(md: &ModelDeployment) -> Option<&str> {
+    md.status.as_ref()?.gateway.as_ref()?.model_name.as_deref()
 }
 
 /// The name that the provider gives to the engine; `None` if the image decides.
@@ -163,6 +171,7 @@ impl Model {
             generation: 1,
             created: 0,
             served: served.to_owned(),
+            at_gateway: None,
             state: State::Asleep,
             reports_usage: true,
             stand_in: None,

@@ -132,6 +132,11 @@ impl Models {
         self.table.read().named(asked)
     }
 
+    /// The models that have a name at the Gateway of the cluster.
+    pub fn at_gateway(&self, name: &str) -> Vec<Arc<Model>> {
+        self.table.read().at_gateway(name)
+    }
+
     /// The list of models for a caller who may get these.
     pub fn listing(&self, visible: &[Arc<Model>]) -> Vec<Listed> {
         self.table.read().listing(visible)

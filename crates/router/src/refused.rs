@@ -1,5 +1,7 @@
 //! Refused requests, in the form of OpenAI's errors.
 
+use std::time::Duration;
+
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use runway_http::refusal;
@@ -73,6 +75,42 @@ impl Refused {
         Self::new(Refusal::forbidden, StatusCode::FORBIDDEN, "forbidden", text)
     }
 
+    /// The request cannot be routed.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        let status = StatusCode::BAD_REQUEST;
+        Self::new(Refusal::invalid, status, "invalid_request", message)
+    }
+
+    /// The body is larger than this many bytes.
+    pub(crate) fn too_large(limit: usize) -> Self {
+        let text = format!(
+            "the body of the request is too large: at most {} are read",
+            runway_http::body::size(limit)
+        );
+        Self::new(Refusal::invalid, StatusCode::PAYLOAD_TOO_LARGE, "too_large", text)
+    }
+
+    /// The body was not sent in time.
+    pub(crate) fn too_slow(limit: Duration) -> Self {
+        let text = format!(
+            "the body of the request was not sent within {} seconds",
+            limit.as_secs()
+        );
+        Self::new(Refusal::invalid, StatusCode::REQUEST_TIMEOUT, "too_slow", text)
+    }
+
+    /// No model has the name.
+    pub(crate) fn no_model(message: impl Into<String>) -> Self {
+        let status = StatusCode::NOT_FOUND;
+        Self::new(Refusal::not_found, status, "model_not_found", message)
+    }
+
+    /// The name does not lead to one model.
+    pub(crate) fn ambiguous(message: impl Into<String>) -> Self {
+        let status = StatusCode::BAD_REQUEST;
+        Self::new(Refusal::ambiguous, status, "model_ambiguous", message)
+    }
+
     /// No such path.
     pub(crate) fn no_route() -> Self {
         let paths = ENDPOINTS.map(|endpoint| endpoint.path).join(", ");
@@ -103,30 +141,15 @@ impl From<Box<Beyond>> for Refused {
 
 impl From<requested::Error> for Refused {
     fn from(error: requested::Error) -> Self {
-        Self::new(
-            Refusal::invalid,
-            StatusCode::BAD_REQUEST,
-            "invalid_request",
-            error.to_string(),
-        )
+        Self::invalid(error.to_string())
     }
 }
 
 impl From<NotOne> for Refused {
     fn from(error: NotOne) -> Self {
         match error {
-            NotOne::None(_) => Self::new(
-                Refusal::not_found,
-                StatusCode::NOT_FOUND,
-                "model_not_found",
-                error.to_string(),
-            ),
-            NotOne::Gone(..) => Self::new(
-                Refusal::ambiguous,
-                StatusCode::BAD_REQUEST,
-                "model_ambiguous",
-                error.to_string(),
-            ),
+            NotOne::None(_) => Self::no_model(error.to_string()),
+            NotOne::Gone(..) => Self::ambiguous(error.to_string()),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use runway_api::labels;
 use runway_callers::Callers;
 use runway_callers::places::Places;
-use runway_http::Limits;
+use runway_http::{Limits, Protocol};
 use runway_operator::audit::{self, Audit, AuditArgs};
 use runway_operator::events::Events;
 use runway_operator::listen::{BadCertificate, ListenArgs};
@@ -28,6 +28,7 @@ use crate::limits::{self as router_limits, Routers, Shared};
 use crate::metrics::{Metrics, Scrape};
 use crate::models::Models;
 use crate::names::Names;
+use crate::picker;
 use crate::rights::Rights;
 use crate::scale::Scaler;
 use crate::server::{self, Api};
@@ -105,6 +106,9 @@ pub struct Args {
     /// Memory for bodies of requests until the engine has received them, in MiB; at least twice the largest body. One tenant has at most half of what others leave
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub memory: usize,
+    /// Address at which the router is the endpoint picker of InferencePools, such as 0.0.0.0:9002. If omitted, it is not
+    #[arg(long, value_name = "ADDRESS")]
+    pub endpoint_picker_address: Option<SocketAddr>,
     /// Time from SIGTERM until no more connections are accepted: until all nodes know that the pod ends
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     pub shutdown_delay: Duration,
@@ -119,6 +123,14 @@ pub enum Error {
     /// An address cannot be used.
     #[error("cannot listen on {address}: choose another with --address")]
     Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// The address of the endpoint picker cannot be used.
+    #[error("cannot listen on {address}: choose another with --endpoint-picker-address")]
+    Picker {
         /// The address.
         address: SocketAddr,
         /// Cause.
@@ -170,6 +182,14 @@ pub async fn run_with(process: Process, args: Args, lookup: Lookup) -> Result<()
 /// If it cannot start.
 pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup: Lookup) -> Result<(), Error> {
     let shutdown = process.shutdown.clone();
+    let picker_listener = match args.endpoint_picker_address {
+        Some(address) => Some(
+            TcpListener::bind(address)
+                .await
+                .map_err(|source| Error::Picker { address, source })?,
+        ),
+        None => None,
+    };
     let tls = args.listen.tls(&process, labels::ROUTER_MANAGER).await?;
     let audit = Audit::open(&args.audit, "kubeairunway-gateway", server::describe, &process.metrics)?;
     let metrics = Arc::new(Metrics::new(args.largest_held));
@@ -237,13 +257,35 @@ pub async fn run_on(process: Process, args: Args, listener: TcpListener, lookup:
         // Half of it for one tenant.
         bodies: (args.memory * MIB).max(2 * args.largest_body),
     };
-    let router = Audit::layer(audit, server::router(api, sizes));
-    runway_http::serve(listener, tls, router, limits, stop_accepting).await;
+    let picking = async {
+        if let Some(listener) = picker_listener {
+            let router = picker::server::router(Arc::clone(&api), sizes, args.largest_requests);
+            let limits = picker_limits(args.drain);
+            runway_http::serve(listener, tls.clone(), router, limits, stop_accepting.clone()).await;
+        }
+    };
+    let router = Audit::layer(audit, server::router(Arc::clone(&api), sizes));
+    let routing = runway_http::serve(listener, tls.clone(), router, limits, stop_accepting.clone());
+    tokio::join!(routing, picking);
     ended.cancel();
     // Without an answer of the API server, the process ends all the same.
     let _ = timeout(LAST_WRITE_WITHIN, daily.write()).await;
     process.leadership.step_down().await;
     Ok(())
+}
+
+/// Limits of the endpoint picker. A few Gateways connect, with a stream for each request: its body is bounded, and the messages about
+/// its response are not.
+fn picker_limits(drain: Duration) -> Limits {
+    Limits {
+        connections: 256,
+        protocol: Protocol::Http2,
+        // Envoy opens another connection for more.
+        streams: 1024,
+        body: usize::MAX,
+        drain,
+        ..Limits::ROUTER
+    }
 }
 
 /// Counts the routers of this installation. Outside of a cluster, and with Services that are not watched, there is one.
@@ -312,28 +354,51 @@ mod tests {
 
     use axum::http::{Request, Response, StatusCode};
     use clap::Parser;
+    use http_body_util::BodyExt as _;
     use kube::Client;
     use kube::client::Body;
+    use tower::ServiceExt as _;
 
     use super::*;
     use crate::engine::loopback;
     use crate::model::Model;
 
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: Args,
+    /// The parts of a router with these arguments, whose API server does not answer.
+    fn hanging(args: &[&str]) -> Api {
+        #[derive(Parser)]
+        struct Command {
+            #[command(flatten)]
+            args: Args,
+        }
+        let args = Command::parse_from(["router"].iter().chain(args)).args;
+        let server = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+        let process = Process::alone(Client::new(server, "default"), CancellationToken::new());
+        let metrics = Arc::new(Metrics::new(args.largest_held));
+        api(&process, &args, None, metrics, loopback(), CancellationToken::new())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn stream_to_the_picker_without_a_request_ends_in_time() {
+        let sizes = server::Sizes {
+            body: MIB,
+            bodies: 4 * MIB,
+        };
+        let router = picker::server::router(Arc::new(hanging(&[])), sizes, 10);
+        let never = futures::stream::pending::<Result<Vec<u8>, Infallible>>();
+        let request = Request::post(picker::messages::PROCESS).body(axum::body::Body::from_stream(never));
+        let response = router.oneshot(request.unwrap()).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let collected = response.into_body().collect().await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::from_secs(30));
+        assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
+        let reply = collected.to_bytes();
+        let reply = String::from_utf8_lossy(&reply);
+        assert!(reply.contains("was not sent within 30 seconds"), "{reply}");
     }
 
     #[tokio::test]
     async fn one_model_does_not_get_all_places() {
-        let line = ["router", "--largest-requests=3", "--largest-requests-of-model=2"];
-        let args = Command::parse_from(line).args;
-        let hanging =
-            tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
-        let process = Process::alone(Client::new(hanging, "default"), CancellationToken::new());
-        let metrics = Arc::new(Metrics::new(args.largest_held));
-        let api = api(&process, &args, None, metrics, loopback(), CancellationToken::new());
+        let api = hanging(&["--largest-requests=3", "--largest-requests-of-model=2"]);
         // The same name in another namespace is another model.
         let (hangs, other) = (
             Model::asleep("team-a/llama", "llama"),

@@ -432,7 +432,7 @@ impl Api {
         refused.into_response()
     }
 
-    fn models_are_known(&self) -> Result<()> {
+    pub(crate) fn models_are_known(&self) -> Result<()> {
         let starts = || Refused::unavailable("the router has not listed the models yet; try again");
         self.serving.models.are_known().then_some(()).ok_or_else(starts)
     }

@@ -1,5 +1,6 @@
 //! Waits until a model serves, and connects to its engine.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::balance::Chosen;
 use crate::canaries::{Canaries, Responded};
 use crate::engine::{self, Connection, Engines};
 use crate::metrics::{Counted, Metrics};
@@ -79,6 +81,16 @@ pub struct Ready {
     /// The connection.
     pub connection: Connection,
     /// The model that the engine serves: the requested one, its stand-in, its canary, or its fallback.
+    pub model: Arc<Model>,
+    /// Name of the model at the engine.
+    pub name: String,
+}
+
+/// A replica for a request that another program sends.
+pub struct Picked {
+    /// The replica. It has the request in flight until this is dropped.
+    pub chosen: Chosen,
+    /// The model that the engine serves: the requested one, its stand-in, or its canary.
     pub model: Arc<Model>,
     /// Name of the model at the engine.
     pub name: String,
@@ -201,6 +213,43 @@ impl Serving {
         }
     }
 
+    /// Chooses the replica for a request that another program sends, by the state of the model now. No model is woken.
+    ///
+    /// # Errors
+    /// The model does not serve, or no replica may be chosen.
+    pub async fn pick(
+        &self,
+        model: &Arc<Model>,
+        prompt: &Prompt,
+        may_be_chosen: impl Fn(SocketAddr) -> bool,
+    ) -> Result<Picked, Refused> {
+        let name = model.full_name();
+        let mut obstacle = match &model.state {
+            State::Serving(_) => String::new(),
+            State::Starting(message) => format!("model '{name}' does not serve yet: {message}; try again"),
+            State::Failed(message) => failed(model, message),
+            State::Asleep => format!("model '{name}' is scaled to zero: set spec.scaling.replicas to 1"),
+        };
+        for (by, at) in self.engines(model, self.number(model, Versions::All)) {
+            let picked = async {
+                let name = self.names.of(&by, &at, &self.engines).await?;
+                let chosen = self.engines.pick(&at, prompt, &may_be_chosen)?;
+                Ok::<_, engine::Error>((chosen, name))
+            };
+            match Box::pin(picked).await {
+                Ok((chosen, name)) => {
+                    return Ok(Picked {
+                        chosen,
+                        model: by,
+                        name,
+                    });
+                }
+                Err(error) => obstacle = format!("model '{name}' has no replica for the request: {error}; try again"),
+            }
+        }
+        Err(Refused::not_serving(obstacle))
+    }
+
     /// Compares the response of a model, or of its canary, with those of the other.
     pub fn compare(&self, requested: &Model, by: &Model, failed: bool, first_byte: Duration) {
         let is_fallback = by.canary.is_none() && by.stands_in_for.is_none() && by.uid != requested.uid;
@@ -249,30 +298,12 @@ impl Serving {
         let Some(model) = self.models.get(key) else {
             return Err(NotOne::None(format!("{}/{}", key.0, key.1)).into());
         };
-        let mut engines = Vec::from_iter(self.models.serving_stand_in(&model));
-        let may_serve = |canary: &Model| self.canaries.may_serve(canary);
-        engines.extend(number.and_then(|number| self.models.serving_canary(&model, number, may_serve)));
-        let any_canary = || number.and_then(|_| self.models.serving_canary(&model, 0, may_serve));
+        let engines = self.engines(&model, number);
         match &model.state {
-            State::Serving(at) => {
-                let at = at.clone();
-                engines.push((model, at));
-                Ok(Next::Open(engines))
-            }
+            State::Serving(_) => Ok(Next::Open(engines)),
             _ if !engines.is_empty() => Ok(Next::Open(engines)),
-            // Requests for a version that does not serve are better answered by its canary than not at all.
-            State::Starting(message) => match any_canary() {
-                Some(canary) => Ok(Next::Open(vec![canary])),
-                None => Ok(Next::Wait(message.clone())),
-            },
-            State::Failed(message) => any_canary().map(|canary| Next::Open(vec![canary])).ok_or_else(|| {
-                Refused::not_serving(format!(
-                    "model '{0}' has failed: {message}; see: kubeairunway why {1} -n {2}",
-                    model.full_name(),
-                    model.name,
-                    model.namespace
-                ))
-            }),
+            State::Starting(message) => Ok(Next::Wait(message.clone())),
+            State::Failed(message) => Err(Refused::not_serving(failed(&model, message))),
             State::Asleep => {
                 self.scaler.wake(key).map_err(|error| {
                     Refused::not_serving(format!(
@@ -289,6 +320,25 @@ impl Serving {
     fn number(&self, model: &Model, versions: Versions) -> Option<u8> {
         let has_canaries = versions == Versions::All && !self.models.canaries(model).is_empty();
         has_canaries.then(|| self.canaries.number(&table::key(model)))
+    }
+
+    /// The engines that may get a request of this number for a model: of its stand-in, of its canary, and its own.
+    fn engines(&self, model: &Arc<Model>, number: Option<u8>) -> Vec<(Arc<Model>, ServicePort)> {
+        let canary = |number| {
+            let may_serve = |canary: &Model| self.canaries.may_serve(canary);
+            self.models.serving_canary(model, number, may_serve)
+        };
+        let mut engines = Vec::from_iter(self.models.serving_stand_in(model));
+        engines.extend(number.and_then(canary));
+        match &model.state {
+            State::Serving(at) => engines.push((Arc::clone(model), at.clone())),
+            // Requests for a version that does not serve are better answered by its canary than not at all.
+            State::Starting(_) | State::Failed(_) if engines.is_empty() => {
+                engines.extend(number.and_then(|_| canary(0)))
+            }
+            _ => {}
+        }
+        engines
     }
 
     async fn open(&self, model: &Arc<Model>, at: &ServicePort, prompt: &Prompt) -> Result<Ready, engine::Error> {
@@ -321,6 +371,14 @@ impl Serving {
             key.0, key.1
         ))
     }
+}
+
+fn failed(model: &Model, message: &str) -> String {
+    let Model { namespace, name, .. } = model;
+    format!(
+        "model '{}' has failed: {message}; see: kubeairunway why {name} -n {namespace}",
+        model.full_name()
+    )
 }
 
 fn closing() -> Refused {

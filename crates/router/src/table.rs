@@ -22,6 +22,7 @@ pub type Key = (String, String);
 pub struct Table {
     models: BTreeMap<Key, Arc<Model>>,
     by_served_name: BTreeMap<String, Served>,
+    by_gateway_name: BTreeMap<String, BTreeSet<Key>>,
     /// Canaries by the model that they are of.
     canaries: BTreeMap<Key, BTreeSet<Key>>,
     /// Served names that lost their last model, the oldest first.
@@ -72,6 +73,7 @@ impl Table {
     /// of the first list (`by_age`), and by arrival after it.
     pub fn insert(&mut self, model: Arc<Model>, by_age: bool) {
         let key = key(&model);
+        self.leave_gateway(&key);
         if let Some(before) = self.models.get(&key)
             && (before.served != model.served || before.canary != model.canary || model.is_behind_another())
         {
@@ -86,7 +88,22 @@ impl Table {
                 .or_default()
                 .insert(key.clone());
         }
+        if let Some(name) = &model.at_gateway {
+            let keys = self.by_gateway_name.entry(name.clone()).or_default();
+            keys.insert(key.clone());
+        }
         self.models.insert(key, model);
+    }
+
+    /// Removes the name at the Gateway that a model has had.
+    fn leave_gateway(&mut self, key: &Key) {
+        let name = self.models.get(key).and_then(|model| model.at_gateway.clone());
+        if let Some(Entry::Occupied(mut keys)) = name.map(|name| self.by_gateway_name.entry(name)) {
+            keys.get_mut().remove(key);
+            if keys.get().is_empty() {
+                keys.remove();
+            }
+        }
     }
 
     fn serve(&mut self, key: &Key, model: &Arc<Model>, by_age: bool) {
@@ -112,6 +129,7 @@ impl Table {
 
     /// Removes a model. A served name stays with its namespace: another model of that namespace takes its place.
     pub fn remove(&mut self, key: &Key) {
+        self.leave_gateway(key);
         let Some(gone) = self.models.remove(key) else { return };
         if let Some(canary) = &gone.canary
             && let Entry::Occupied(mut canaries) = self.canaries.entry(beside(&gone, &canary.of))
@@ -186,6 +204,12 @@ impl Table {
             models: served.keys.iter().filter_map(|key| self.get(key)).collect(),
             holder: Some(Arc::clone(&served.holder)),
         }
+    }
+
+    /// The models that have a name at the Gateway of the cluster. Usually there is one at most.
+    pub fn at_gateway(&self, name: &str) -> Vec<Arc<Model>> {
+        let keys = self.by_gateway_name.get(name);
+        keys.into_iter().flatten().filter_map(|key| self.get(key)).collect()
     }
 
     /// The list of models for a caller who may get these: by their served name if it belongs to them, or else by their full name.
@@ -405,6 +429,22 @@ mod tests {
         table.remove(&key_of("a/one"));
         table.remove(&key_of("a/one"));
         assert!(table.models.is_empty() && found(&table, "new").is_empty());
+    }
+
+    #[test]
+    fn name_at_the_gateway_is_that_of_the_status() {
+        let mut table = table(&[("a/one", "llama")]);
+        let mut found = |name: Option<&str>| {
+            let at_gateway = name.map(str::to_owned);
+            let model = Model::asleep("a/one", "llama");
+            table.insert(Arc::new(Model { at_gateway, ..model }), false);
+            ["llama", "chat", "other"].map(|name| table.at_gateway(name).len())
+        };
+        assert_eq!(found(None), [0, 0, 0]);
+        assert_eq!(found(Some("chat")), [0, 1, 0]);
+        assert_eq!(found(Some("other")), [0, 0, 1]);
+        table.remove(&key_of("a/one"));
+        assert!(table.by_gateway_name.is_empty());
     }
 
     #[test]

@@ -424,7 +424,7 @@ async fn example_of_the_page_works() -> Result<()> {
     let (_, section) = PAGE.split_once("# A Gateway of the cluster").context("the section")?;
     let blocks = section.split("```yaml\n").skip(1);
     let blocks: Vec<&str> = blocks.filter_map(|block| block.split("```").next()).collect();
-    ensure!(blocks.len() == 2, "{blocks:?}");
+    ensure!(blocks.len() == 3, "{blocks:?}");
     for block in blocks {
         bed.0.apply(serde_saphyr::from_str(block)?).await?;
     }

@@ -17,7 +17,7 @@ use runway_router::routes::kinds::{HTTP_ROUTE, INFERENCE_POOL};
 use runway_router::routes::observe::Observed;
 use runway_router::routes::plan::{after_failure, plan};
 use runway_router::routes::pods::{Front, Pods, behind};
-use runway_router::routes::settings::{Picker, Settings};
+use runway_router::routes::settings::{OWN_PICKER, Picker, Settings};
 use serde_json::{Value, json};
 
 const NOW: &str = "2026-11-25T12:00:00Z";
@@ -854,6 +854,11 @@ fn label_with_the_engine_is_required_only_if_a_picker_would_read_other_metrics()
     for label in ["llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type"] {
         assert_eq!(remark(of_engine("sglang", &json!({ label: "sglang" }))), "", "{label}");
     }
+    let own_picker = with(of_engine("sglang", &json!({})), |seen| {
+        let picker = Arc::make_mut(&mut seen.settings).picker.as_mut().unwrap();
+        picker.name = OWN_PICKER.parse().unwrap();
+    });
+    assert_eq!(remark(own_picker), "");
     let without_picker = with(of_engine("sglang", &json!({})), |seen| {
         Arc::make_mut(&mut seen.settings).picker = None;
     });

@@ -11,6 +11,7 @@
 //! | [`node`] | adds a real node to a control plane: containerd, kubelet, kube-proxy, DNS; pods run |
 //! | [`images`] | container images without a container engine, ours and small ones for tests |
 //! | [`engine`] | a real llama-server with a model whose answer is known, and engines that misbehave |
+//! | [`envoy`] | a real Envoy that asks an endpoint picker for the replica of each request |
 //! | [`llama_stack`] | real Llama Stack servers from PyPI, and what provider images stand on |
 //! | [`collector`] | receives traces |
 //! | [`audit`] | counts the requests of each client, exactly |
@@ -62,6 +63,7 @@ pub mod control_plane;
 pub mod crds;
 pub mod dex;
 pub mod engine;
+pub mod envoy;
 pub mod fault;
 pub mod fields;
 pub mod images;

