@@ -64,5 +64,6 @@ fn model(line: &str) -> Option<Model> {
         stand_in: None,
         stands_in_for: None,
         canary: None,
+        at_gateway: None,
     })
 }

@@ -20,12 +20,12 @@ pub struct Version {
     pub name: String,
     /// Part of the requests, in percent.
     pub weight: u32,
-    /// Why it does not get the request; empty if it serves.
+    /// Reason why it does not get the request; empty if it serves.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub obstacle: String,
     /// Blocks of the prompt, of 256 bytes each. 0 if prompts do not matter, because the upstream chooses the engine.
     pub blocks: usize,
-    /// What decides: `only`, `prefix`, `load` or `busy`.
+    /// Deciding criterion: `only`, `prefix`, `load` or `busy`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Replicas that are ready.

@@ -91,13 +91,13 @@ pub fn read(text: &str) -> (Day, usize) {
             model,
             tenant,
         };
-        let used = Used {
+        let counted = Used {
             requests,
             input_tokens,
             output_tokens,
             estimated_tokens,
         };
-        day.entry(user).or_default().add(used);
+        day.entry(user).or_default().add(counted);
     }
     (day, skipped)
 }
@@ -109,25 +109,14 @@ pub fn read(text: &str) -> (Day, usize) {
 pub fn write(day: &Day) -> Result<String, serde_json::Error> {
     let mut text = String::new();
     for (user, used) in day {
-        let User {
-            namespace,
-            model,
-            tenant,
-        } = user.clone();
-        let Used {
-            requests,
-            input_tokens,
-            output_tokens,
-            estimated_tokens,
-        } = *used;
         let line = Line(
-            namespace,
-            model,
-            tenant,
-            requests,
-            input_tokens,
-            output_tokens,
-            estimated_tokens,
+            user.namespace.clone(),
+            user.model.clone(),
+            user.tenant.clone(),
+            used.requests,
+            used.input_tokens,
+            used.output_tokens,
+            used.estimated_tokens,
         );
         text.push_str(&serde_json::to_string(&line)?);
         text.push('\n');
@@ -146,13 +135,13 @@ mod tests {
             model: "gemma".to_owned(),
             tenant: tenant.to_owned(),
         };
-        let used = Used {
+        let counted = Used {
             requests: 1,
             input_tokens: 2,
             output_tokens: 3,
             estimated_tokens: 5,
         };
-        let day = Day::from([(user("user:cn=\"a\",\no=b"), used), (user("key:shop"), used)]);
+        let day = Day::from([(user("user:cn=\"a\",\no=b"), counted), (user("key:shop"), counted)]);
         let text = write(&day).unwrap();
         assert_eq!(text.lines().next(), Some(r#"["team-a","gemma","key:shop",1,2,3,5]"#));
         assert_eq!(read(&text), (day, 0));

@@ -25,6 +25,16 @@ use crate::{check, complete, support_bundle, ui, version};
 /// # Errors
 /// The command fails; the error names the cause.
 pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result<Answer, Error> {
+    let connect = async || {
+        Box::pin(Cluster::connect(&line.client))
+            .await
+            .map_err(verbs::Error::from)
+    };
+    let follow = async || {
+        Box::pin(Cluster::connect_to_follow(&line.client))
+            .await
+            .map_err(verbs::Error::from)
+    };
     match &line.command {
         Command::Render(args) => offline::render(args, stdin),
         Command::Validate(args) => offline::validate(args, stdin),
@@ -32,54 +42,30 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
         Command::Get(args) => look::get(args, &line.client, stdin).await,
         Command::Status(args) => look::status(args, &line.client, &mut Terminal { stdin }, look).await,
         Command::Events(args) => look::events(args, &line.client, stdin).await,
-        Command::Top(args) => {
-            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
-            top::top(args, &cluster).await
-        }
-        Command::Usage(args) => {
-            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
-            verbs::usage::usage(args, &cluster).await
-        }
-        Command::Route(args) => {
-            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
-            verbs::route::route(args, &line.client, &cluster).await
-        }
+        Command::Top(args) => top::top(args, &connect().await?).await,
+        Command::Usage(args) => verbs::usage::usage(args, &connect().await?).await,
+        Command::Route(args) => Box::pin(verbs::route::route(args, &line.client, &connect().await?)).await,
         Command::Endpoint(args) => explain::endpoint(args, &line.client, stdin).await,
         Command::Logs(args) => {
-            let cluster = Cluster::connect_to_follow(&line.client)
-                .await
-                .map_err(verbs::Error::from)?;
-            Ok(logs::logs(args, &cluster, &mut Terminal { stdin }).await?)
+            let cluster = follow().await?;
+            Ok(Box::pin(logs::logs(args, &cluster, &mut Terminal { stdin })).await?)
         }
         Command::Chat(args) => {
-            let cluster = Cluster::connect_to_follow(&line.client)
-                .await
-                .map_err(verbs::Error::from)?;
+            let cluster = follow().await?;
             let look = Look {
                 terminal: io::stderr().is_terminal() && !line.no_color,
             };
             Ok(chat::chat(args, &cluster, &mut Terminal { stdin }, look).await?)
         }
-        Command::Proxy(args) => {
-            let cluster = Cluster::connect_to_follow(&line.client)
-                .await
-                .map_err(verbs::Error::from)?;
-            Ok(verbs::proxy::proxy(args, &cluster, &mut Terminal { stdin }).await?)
-        }
+        Command::Proxy(args) => Ok(verbs::proxy::proxy(args, &follow().await?, &mut Terminal { stdin }).await?),
         Command::Deploy(args) => Box::pin(deploy::deploy(args, &line.client, &mut Terminal { stdin })).await,
         Command::Pause(args) | Command::Resume(args) => {
             let pause = matches!(line.command, Command::Pause(_));
-            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
+            let cluster = connect().await?;
             Ok(change::pause(args, pause, &cluster, &mut Terminal { stdin }).await?)
         }
-        Command::Scale(args) => {
-            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
-            Ok(change::scale(args, &cluster, &mut Terminal { stdin }).await?)
-        }
-        Command::Edit(args) => {
-            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
-            Ok(verbs::edit::edit(args, &cluster, &mut Terminal { stdin }).await?)
-        }
+        Command::Scale(args) => Ok(change::scale(args, &connect().await?, &mut Terminal { stdin }).await?),
+        Command::Edit(args) => Ok(verbs::edit::edit(args, &connect().await?, &mut Terminal { stdin }).await?),
         Command::Delete(args) => {
             let cluster = Cluster::connect_patiently(&line.client)
                 .await
@@ -90,14 +76,14 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
         Command::Tree(args) => explain::tree(args, &line.client, stdin, look).await,
         Command::Diff(args) => verbs::diff::diff(args, &line.client, stdin).await,
         Command::Migrate(args) => {
-            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
-            Ok(migrate::migrate(args, &cluster, &mut Terminal { stdin }).await?)
+            let cluster = connect().await?;
+            Ok(Box::pin(migrate::migrate(args, &cluster, &mut Terminal { stdin })).await?)
         }
         Command::Rollout(command) => {
-            let cluster = Cluster::connect(&line.client).await.map_err(verbs::Error::from)?;
-            verbs::rollout::rollout(command, &cluster, &mut Terminal { stdin }).await
+            let cluster = connect().await?;
+            Box::pin(verbs::rollout::rollout(command, &cluster, &mut Terminal { stdin })).await
         }
-        Command::Check(args) => check::check(args, &line.client, &mut Terminal { stdin }, look).await,
+        Command::Check(args) => Box::pin(check::check(args, &line.client, &mut Terminal { stdin }, look)).await,
         Command::SupportBundle(args) => support_bundle::support_bundle(args, &line.client).await,
         Command::Asya(AsyaSubcommand::Install(args)) => {
             install_operator(manifests::asya(), args, &line.client, stdin).await
@@ -106,14 +92,12 @@ pub async fn run(line: &CommandLine, stdin: &mut dyn Read, look: Look) -> Result
             uninstall_operator(&manifests::asya(), Kind::AsyncActor, args, &line.client, stdin).await
         }
         Command::Asya(AsyaSubcommand::Gateway(command)) => {
-            let cluster = Cluster::connect_to_follow(&line.client)
-                .await
-                .map_err(verbs::Error::from)?;
+            let cluster = follow().await?;
             verbs::asya::asya(command, &line.client, &cluster, &mut Terminal { stdin }).await
         }
-        Command::Controller(command) => run_controller(command, &line.client, stdin).await,
-        Command::Provider(command) => run_provider(command, &line.client, stdin).await,
-        Command::Console(command) => run_console(command, &line.client, stdin).await,
+        Command::Controller(command) => Box::pin(run_controller(command, &line.client, stdin)).await,
+        Command::Provider(command) => Box::pin(run_provider(command, &line.client, stdin)).await,
+        Command::Console(command) => Box::pin(run_console(command, &line.client, stdin)).await,
         Command::LlamaStack(LlamaStackCommand::Install(args)) => {
             install_operator(manifests::llama_stack(), args, &line.client, stdin).await
         }

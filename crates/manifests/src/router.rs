@@ -20,7 +20,7 @@ pub const KEYS: &str = "kubeairunway-gateway-keys";
 pub const TLS: &str = "kubeairunway-gateway-tls";
 /// The administrator's optional ConfigMap with limits of requests and tokens.
 pub const LIMITS: &str = "kubeairunway-router-limits";
-/// Its key.
+/// Key of the ConfigMap with the limits.
 pub const LIMITS_FILE: &str = "limits.yaml";
 /// Port of the endpoint picker, which the router is with `--endpoint-picker-address`.
 const PICKER_PORT: u16 = 9002;

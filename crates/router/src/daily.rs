@@ -83,17 +83,17 @@ impl Daily {
             model: model.name.to_string(),
             tenant: shorten(who.tenant().to_string(), LONGEST_TENANT),
         };
-        let mut used = Used {
+        let mut counted = Used {
             requests: 1,
             input_tokens: usage.input,
             output_tokens: usage.output,
             estimated_tokens: 0,
         };
         if estimated {
-            used.estimated_tokens = used.tokens();
+            counted.estimated_tokens = counted.tokens();
         }
         let mut days = self.unwritten.lock();
-        add(days.entry(day(clock::now())).or_default(), user, used);
+        add(days.entry(day(clock::now())).or_default(), user, counted);
     }
 
     /// Writes from time to time.
@@ -179,10 +179,10 @@ fn merge(days: &mut Days, more: Days) {
 }
 
 /// Adds to the line of a user, or to that of the others if there are too many.
-fn add(day: &mut Day, user: User, used: Used) {
+fn add(day: &mut Day, user: User, more: Used) {
     let has_place = day.len() < MOST_LINES || day.contains_key(&user);
     let user = if has_place { user } else { User::others() };
-    day.entry(user).or_default().add(used);
+    day.entry(user).or_default().add(more);
 }
 
 /// Adds the half of the lines with the fewest tokens to that of the others.

@@ -73,7 +73,7 @@ pub struct Args {
     /// Number of routers, each of which has its share of the limits. If omitted, the ready pods of the Service kubeairunway-gateway
     #[arg(long, value_name = "N")]
     pub routers: Option<u64>,
-    /// Valkey or Redis with counters of limits that all routers share: redis://[:PASSWORD@]HOST[:PORT], or rediss:// for TLS. If omitted,
+    /// Valkey or Redis with counters of limits that all routers share: redis://:PASSWORD@HOST:PORT, or rediss:// for TLS. If omitted,
     /// each router has its share of the limits
     #[arg(
         long,
@@ -140,7 +140,7 @@ pub enum Error {
     #[error(transparent)]
     Tls(#[from] BadCertificate),
     /// The URL of the counters is not one.
-    #[error("invalid --counters: use redis://[:PASSWORD@]HOST[:PORT], or rediss:// for TLS")]
+    #[error("invalid --counters: use redis://:PASSWORD@HOST:PORT, or rediss:// for TLS")]
     Counters(#[source] redis::RedisError),
     /// The audit log cannot be opened.
     #[error(transparent)]
@@ -161,7 +161,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
     process
         .health
         .supervise("the watch of Services", process.shutdown.clone(), following);
-    run_with(process, args, addresses.lookup()).await
+    Box::pin(run_with(process, args, addresses.lookup())).await
 }
 
 /// Same as [`run`], with another way to find the addresses of Services.

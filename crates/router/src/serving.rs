@@ -70,7 +70,7 @@ pub struct Serving {
 pub struct Wanted<'a> {
     /// The model.
     pub model: &'a Model,
-    /// Its versions.
+    /// Versions that may answer.
     pub versions: Versions,
     /// Gets the request while none of them serves.
     pub fallback: Option<&'a Model>,
@@ -180,7 +180,7 @@ impl Serving {
             let is_stopped = !self.canaries.may_serve(&canary);
             let mut version = self.explain_version(&canary, given, prompt);
             if is_stopped {
-                version.obstacle = "the router has stopped it: see its Events".to_owned();
+                "the router has stopped it: see its Events".clone_into(&mut version.obstacle);
             }
             if version.obstacle.is_empty() {
                 weight = u32::saturating_sub(weight, given);
@@ -334,7 +334,7 @@ impl Serving {
             State::Serving(at) => engines.push((Arc::clone(model), at.clone())),
             // Requests for a version that does not serve are better answered by its canary than not at all.
             State::Starting(_) | State::Failed(_) if engines.is_empty() => {
-                engines.extend(number.and_then(|_| canary(0)))
+                engines.extend(number.and_then(|_| canary(0)));
             }
             _ => {}
         }

@@ -91,22 +91,7 @@ async fn canary_gets_its_part_of_the_requests_and_none_fails_because_of_it() -> 
     let stopped = r#"kubeairunway_gateway_canary_stopped{namespace="a",name="two"} 1"#;
     ensure!(text.contains(stopped), "{text}");
 
-    let events: Api<Event> = Api::namespaced(world.admin.clone(), "a");
-    eventually(PATIENCE, async || {
-        let all = events.list(&ListParams::default()).await?.items;
-        let stopped = |event: &&Event| event.reason.as_deref() == Some(EventReason::CanaryStopped.as_str());
-        let notes: Vec<&str> = all
-            .iter()
-            .filter(stopped)
-            .filter_map(|event| event.note.as_deref())
-            .collect();
-        ensure!(
-            matches!(notes[..], [note] if note.starts_with("Stopped at a weight of 20 %: ")),
-            "{notes:?}"
-        );
-        Ok(())
-    })
-    .await?;
+    is_reported(&world).await?;
 
     // Another weight is another attempt.
     world.serves("a", "two", canary.port).await?;
@@ -141,4 +126,24 @@ async fn canary_gets_its_part_of_the_requests_and_none_fails_because_of_it() -> 
         asked(&canary) - before
     );
     Ok(())
+}
+
+/// An Event of the canary says why it is stopped, once.
+async fn is_reported(world: &World) -> Result<()> {
+    let events: Api<Event> = Api::namespaced(world.admin.clone(), "a");
+    eventually(PATIENCE, async || {
+        let all = events.list(&ListParams::default()).await?.items;
+        let stopped = |event: &&Event| event.reason.as_deref() == Some(EventReason::CanaryStopped.as_str());
+        let notes: Vec<&str> = all
+            .iter()
+            .filter(stopped)
+            .filter_map(|event| event.note.as_deref())
+            .collect();
+        ensure!(
+            matches!(notes[..], [note] if note.starts_with("Stopped at a weight of 20 %: ")),
+            "{notes:?}"
+        );
+        Ok(())
+    })
+    .await
 }

@@ -380,12 +380,8 @@ async fn listed_in_chunks(bed: &Bed) -> Result<()> {
         .display()
         .to_string();
     let line = ["kubeairunway", "--kubeconfig", &kubeconfig, "get", "-A"];
-    let answer = commands::run(
-        &CommandLine::try_parse_from(line)?,
-        &mut std::io::empty(),
-        Look::default(),
-    )
-    .await?;
+    let line = CommandLine::try_parse_from(line)?;
+    let answer = Box::pin(commands::run(&line, &mut std::io::empty(), Look::default())).await?;
     ensure!(answer.data.lines().count() == 1001, "{}", answer.data);
     let asked = audit::of_user(&audit.since(mark).await?, "lister").len();
     ensure!(asked == 3, "{asked} requests for 1,000 ModelDeployments");

@@ -222,7 +222,7 @@ async fn checked(kubeconfig: &Path, args: &[&str], stdin: &str) -> Result<Answer
     let kubeconfig = kubeconfig.display().to_string();
     let start = ["kubeairunway", "--kubeconfig", &kubeconfig, "deploy", "--check-fit"];
     let line = CommandLine::try_parse_from(start.iter().chain(args))?;
-    Ok(commands::run(&line, &mut stdin.as_bytes(), Look::default()).await?)
+    Ok(Box::pin(commands::run(&line, &mut stdin.as_bytes(), Look::default())).await?)
 }
 
 /// SplitMix64: the same clusters in every run.

@@ -142,7 +142,7 @@ async fn rollout(bed: &Bed, args: &[&str]) -> Result<Result<Answer, answer::Erro
         NAMESPACE,
     ];
     let line = CommandLine::try_parse_from(line.iter().chain(rest))?;
-    Ok(commands::run(&line, &mut std::io::empty(), Look::default()).await)
+    Ok(Box::pin(commands::run(&line, &mut std::io::empty(), Look::default())).await)
 }
 
 /// Reason why it was not done.

@@ -77,11 +77,11 @@ pub async fn ask<T>(
         .map_err(|invalid: String| Failed::because(StatusCode::INTERNAL_SERVER_ERROR, invalid))?;
     let asked = async {
         let authorization = match view.credential().authorization().await {
-            Err(Error::NoToken(_)) => return Err(without_token(&cluster, ASYA_GATEWAY, &place).await),
+            Err(Error::NoToken(_)) => return Err(without_token(&cluster, &ASYA_GATEWAY, &place).await),
             had => had?,
         };
         question(&AsyaGateway(Proxied::with(
-            ASYA_GATEWAY,
+            &ASYA_GATEWAY,
             &cluster,
             &place,
             authorization,

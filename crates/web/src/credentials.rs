@@ -154,7 +154,7 @@ impl Credential {
     /// The credential has no token, such as that of a user with a certificate or an impersonated one.
     pub async fn authorization(&self) -> Result<HeaderValue, proxied::Error> {
         match &self.how {
-            How::Connection(config) => proxied::authorization(config, ASYA_GATEWAY).await,
+            How::Connection(config) => proxied::authorization(config, &ASYA_GATEWAY).await,
             _ => self
                 .headers()
                 .remove(AUTHORIZATION)

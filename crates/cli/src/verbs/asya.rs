@@ -215,7 +215,7 @@ pub async fn asya(
         AsyaCommand::Send(args) => &args.gateway,
         AsyaCommand::Result(args) => &args.gateway,
     };
-    let gateway = Proxied::of(ASYA_GATEWAY, cluster, client, &args.gateway, args.token.as_deref())
+    let gateway = Proxied::of(&ASYA_GATEWAY, cluster, client, &args.gateway, args.token.as_deref())
         .await
         .map_err(Error::from)?;
     let here = Here {

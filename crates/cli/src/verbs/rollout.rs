@@ -1,7 +1,7 @@
 //! `rollout`: another version of a model gets a part of the requests of the model router, and then replaces the model or goes.
 //!
 //! The canary is a second ModelDeployment with the annotations `canary-for` and `canary-weight`. Everything that this command knows
-//! is in the cluster, so that an interrupted one can be run again, by anybody with the rights.
+//! is in the cluster, so that an interrupted one can be run again, also by another user.
 
 use std::fmt;
 use std::str::FromStr;
@@ -161,7 +161,7 @@ pub enum RolloutError {
         namespace: Namespace,
     },
     /// A ModelDeployment has the name of the canary.
-    #[error("ModelDeployment '{canary}' exists and is no canary of '{name}': delete it first")]
+    #[error("ModelDeployment '{canary}' exists and is not a canary of '{name}': delete it first")]
     NameTaken {
         /// The name.
         canary: String,
@@ -219,7 +219,7 @@ pub async fn rollout(
     let rollout = Rollout::read(args, cluster).await?;
     match command {
         RolloutCommand::Start(args) => rollout.start(args, terminal).await?,
-        RolloutCommand::Status(args) => return rollout.status(args.output).await,
+        RolloutCommand::Status(args) => return rollout.show(args.output).await,
         RolloutCommand::Promote(args) => rollout.promote(args, terminal).await?,
         RolloutCommand::Revert(args) => rollout.revert(args, terminal).await?,
     }
@@ -240,7 +240,7 @@ struct Rollout<'a> {
 #[serde(rename_all = "camelCase")]
 struct Version {
     name: String,
-    version: &'static str,
+    role: &'static str,
     weight: u32,
     phase: &'static str,
     ready: String,
@@ -363,7 +363,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    async fn status(&self, output: Option<Format>) -> Result<Answer, answer::Error> {
+    async fn show(&self, output: Option<Format>) -> Result<Answer, answer::Error> {
         let mut versions = Vec::new();
         let mut of_canaries = 0;
         for canary in &self.canaries {
@@ -408,14 +408,14 @@ impl<'a> Rollout<'a> {
         if !changes.0.is_empty() {
             // Another change of the spec in the meantime is not overwritten.
             let guard = ("/metadata/generation", json!(self.model.metadata.generation));
-            let patch = Patch::Json(guarded(changes, guard));
+            let guarded_changes = Patch::Json(guarded(changes, guard));
             self.cluster
-                .change(&target(&self.model)?, &self.namespace, &patch, MANAGER)
+                .change(&target(&self.model)?, &self.namespace, &guarded_changes, MANAGER)
                 .await?;
         }
         let to = canary
             .selected_provider()
-            .or(self.model.selected_provider())
+            .or_else(|| self.model.selected_provider())
             .unwrap_or_default();
         self.arrives_on(&self.model, to, args.timeout, terminal).await?;
         self.delete(canary, args.drain, terminal).await
@@ -556,12 +556,12 @@ impl<'a> Rollout<'a> {
 }
 
 impl Version {
-    fn of(md: &ModelDeployment, version: &'static str, weight: u32) -> Self {
+    fn of(md: &ModelDeployment, role: &'static str, weight: u32) -> Self {
         let status = md.status.clone().unwrap_or_default();
         let replicas = status.replicas.unwrap_or_default();
         Self {
             name: md.name_any(),
-            version,
+            role,
             weight,
             phase: status.phase.map_or("-", Phase::as_str),
             ready: format!(
@@ -575,11 +575,11 @@ impl Version {
 }
 
 fn table(versions: &[Version]) -> String {
-    let mut table = text::table(&["NAME", "VERSION", "WEIGHT", "PHASE", "READY", "STOPPED"]);
+    let mut table = text::table(&["NAME", "ROLE", "WEIGHT", "PHASE", "READY", "STOPPED"]);
     for version in versions {
         table.add_row([
             version.name.clone(),
-            version.version.to_owned(),
+            version.role.to_owned(),
             format!("{} %", version.weight),
             version.phase.to_owned(),
             version.ready.clone(),

@@ -63,7 +63,7 @@ pub async fn route(args: &RouteArgs, client: &ClientArgs, cluster: &Cluster) -> 
         }
         None => router::chat(&model, &args.prompt).map_err(text::Error::from)?,
     };
-    let proxied = Proxied::of(ROUTER, cluster, client, &args.router, args.token.as_deref()).await;
+    let proxied = Proxied::of(&ROUTER, cluster, client, &args.router, args.token.as_deref()).await;
     let asked = router::explain(&proxied.map_err(Error::from)?, &model, body).await;
     let choice = asked.map_err(Error::from)?;
     let data = match args.output {

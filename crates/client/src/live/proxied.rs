@@ -27,7 +27,7 @@ use crate::view::endpoint::proxy_path;
 const LARGEST: usize = 256 * 1024 * 1024;
 
 /// A program that is asked in this way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Program {
     /// Its name, which is also that of its Service and the audience of its tokens.
     pub name: &'static str,
@@ -38,14 +38,14 @@ pub struct Program {
 }
 
 /// The gateway of AsyncActors.
-pub const ASYA_GATEWAY: Program = Program {
+pub static ASYA_GATEWAY: Program = Program {
     name: "asya-gateway",
     flag: "--gateway",
     place: "kubeairunway-system/asya-gateway",
 };
 
 /// The model router.
-pub const ROUTER: Program = Program {
+pub static ROUTER: Program = Program {
     name: labels::ROUTER_MANAGER,
     flag: "--router",
     place: "kubeairunway-system/kubeairunway-gateway",
@@ -72,7 +72,7 @@ pub enum Error {
     )]
     Unreachable {
         /// The program.
-        program: Program,
+        program: &'static Program,
         /// Service.
         place: Place,
         /// Message of the API server.
@@ -139,7 +139,7 @@ impl fmt::Display for Place {
 
 /// A program that can be asked.
 pub struct Proxied<'a> {
-    program: Program,
+    program: &'static Program,
     cluster: &'a Cluster,
     place: &'a Place,
     authorization: HeaderValue,
@@ -163,7 +163,7 @@ impl<'a> Proxied<'a> {
     /// # Errors
     /// The kubeconfig has no token, or there is no program that could require one.
     pub async fn of(
-        program: Program,
+        program: &'static Program,
         cluster: &'a Cluster,
         client: &ClientArgs,
         place: &'a Place,
@@ -180,7 +180,12 @@ impl<'a> Proxied<'a> {
     }
 
     /// The program of a cluster, for a user with this `Authorization`.
-    pub fn with(program: Program, cluster: &'a Cluster, place: &'a Place, mut authorization: HeaderValue) -> Self {
+    pub fn with(
+        program: &'static Program,
+        cluster: &'a Cluster,
+        place: &'a Place,
+        mut authorization: HeaderValue,
+    ) -> Self {
         authorization.set_sensitive(true);
         Self {
             program,
@@ -288,7 +293,7 @@ impl<'a> Proxied<'a> {
 }
 
 /// Error of a user without a token: where the program is not installed, a token does not help.
-pub async fn without_token(cluster: &Cluster, program: Program, place: &Place) -> Error {
+pub async fn without_token(cluster: &Cluster, program: &'static Program, place: &Place) -> Error {
     let services: Api<Service> = Api::namespaced(cluster.client(), &place.namespace);
     match services.get(&place.service).await {
         Err(kube::Error::Api(status)) if status.is_not_found() => Error::Unreachable {
@@ -304,7 +309,7 @@ pub async fn without_token(cluster: &Cluster, program: Program, place: &Place) -
 ///
 /// # Errors
 /// The user has no token, or it cannot be had.
-pub async fn authorization(config: &Config, program: Program) -> Result<HeaderValue, Error> {
+pub async fn authorization(config: &Config, program: &'static Program) -> Result<HeaderValue, Error> {
     let layer = config.auth_layer().map_err(|error| Error::NotHad(error.into()))?;
     let shown = tower::service_fn(|request: http::Request<Body>| async move {
         let value = request.headers().get(AUTHORIZATION).cloned();

@@ -182,9 +182,12 @@ pub fn csv(rows: &[Row], query: &Query) -> String {
         let words = row.properties().into_iter().map(str::to_owned);
         words.chain(row.numbers().map(|number| number.to_string())).collect()
     });
-    let quoted = |value: &String| match value.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", value.replace('"', "\"\"")),
-        false => value.clone(),
+    let quoted = |value: &String| {
+        if value.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", value.replace('"', "\"\""))
+        } else {
+            value.clone()
+        }
     };
     let line = |values: Vec<String>| values.iter().map(quoted).collect::<Vec<_>>().join(",") + "\r\n";
     std::iter::once(header).chain(lines).map(line).collect()

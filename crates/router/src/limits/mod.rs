@@ -159,21 +159,23 @@ impl Limits {
         let seconds = u64::try_from(clock::now().as_second()).unwrap_or_default();
         let at = Instant::now();
         let now = Now { at, seconds };
-        let shares: Vec<Rule> = selected(&self.shares.read(), who, model).cloned().collect();
+        let own = Arc::clone(&self.shares.read());
+        let own: Vec<&Rule> = selected(&own, who, model).collect();
         let units: Vec<(Key, Rule)> = match &self.shared {
             Some(_) => {
                 let rules = Arc::clone(&self.rules.read());
-                let shared = selected(&rules, who, model).filter(|rule| rule.is_shared());
-                shared.map(|rule| (key(rule, who), rule.clone())).collect()
+                let in_store = selected(&rules, who, model).filter(|rule| rule.is_shared());
+                in_store.map(|rule| (key(rule, who), rule.clone())).collect()
             }
             None => Vec::new(),
         };
-        let Some(shared) = self.shared.as_ref().filter(|_| !units.is_empty()) else {
-            return self.admit_at(&shares, who, tokens, now);
+        let Some(store) = self.shared.as_ref().filter(|_| !units.is_empty()) else {
+            return self.admit_at(&own, who, tokens, now);
         };
-        let in_flight = shares.iter().cloned().map(Rule::in_flight).filter(Rule::is_limit);
-        let in_flight = self.admit_at(&in_flight.collect::<Vec<_>>(), who, tokens, now)?;
-        match shared.admit(&units, tokens).await {
+        let in_flight = own.iter().map(|rule| (*rule).clone().in_flight());
+        let in_flight: Vec<Rule> = in_flight.filter(Rule::is_limit).collect();
+        let in_flight = self.admit_at(&in_flight.iter().collect::<Vec<_>>(), who, tokens, now)?;
+        match store.admit(&units, tokens).await {
             Ok(verdict) => {
                 self.is_alone.store(false, Ordering::Relaxed);
                 self.judge(units, verdict, in_flight, tokens)
@@ -187,7 +189,7 @@ impl Limits {
                         "the shared counters do not answer: this router counts in memory, with its share of every limit"
                     );
                 }
-                self.admit_at(&shares, who, tokens, now)
+                self.admit_at(&own, who, tokens, now)
             }
         }
     }
@@ -219,7 +221,7 @@ impl Limits {
     }
 
     /// Counts in memory.
-    fn admit_at(self: &Arc<Self>, rules: &[Rule], who: &Who, tokens: u64, now: Now) -> Result<Admitted, Box<Beyond>> {
+    fn admit_at(self: &Arc<Self>, rules: &[&Rule], who: &Who, tokens: u64, now: Now) -> Result<Admitted, Box<Beyond>> {
         let mut admitted = Admitted {
             limits: Arc::clone(self),
             keys: Vec::new(),
@@ -579,6 +581,7 @@ mod tests {
             seconds,
         };
         let rules = Arc::clone(&limits.shares.read());
+        let rules: Vec<&Rule> = rules.iter().collect();
         for number in 0..=MOST_UNITS {
             let seconds = u64::from(number == MOST_UNITS) * 10;
             drop(

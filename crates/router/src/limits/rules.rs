@@ -202,7 +202,8 @@ impl Rule {
             let (namespace, name) = text.split_once('/')?;
             Some((namespace.parse().ok()?, name.parse().ok()?))
         };
-        let fallback = fallback.map(|text| full_name(&text).ok_or(Invalid::Fallback(shorten(text, LONGEST_SHOWN))));
+        let fallback =
+            fallback.map(|text| full_name(&text).ok_or_else(|| Invalid::Fallback(shorten(text, LONGEST_SHOWN))));
         let models = r#match.models.iter().map(|model| model.parse());
         Ok(Self {
             name: name.into(),

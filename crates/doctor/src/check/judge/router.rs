@@ -20,7 +20,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "router-canaries",
         title: "each canary gets requests",
-        looks_at: "Annotations of canaries: the model exists and is no canary itself, the weight is a number up to 100, and all weights of a model add up to 100 at most.",
+        looks_at: "Annotations of canaries: the model exists and is not a canary itself, the weight is a number up to 100, and all weights of a model add up to 100 at most.",
         remedy: "correct the annotations kubeairunway.ai/canary-for and kubeairunway.ai/canary-weight, or delete the canary",
         judge: Some(canaries),
     },
