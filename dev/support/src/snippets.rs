@@ -100,7 +100,7 @@ fn split(line: &str) -> Vec<Vec<String>> {
 pub fn rejected(program: &mut Command, arguments: &[String]) -> Option<String> {
     // `…` stands for more of the same, and NAME for a name.
     let words = arguments.iter().filter(|word| *word != "…").map(|word| {
-        let is_name = !word.contains(char::is_lowercase);
+        let is_name = !word.starts_with('-') && !word.contains(char::is_lowercase);
         if is_name { word.to_lowercase() } else { word.clone() }
     });
     let name = program.get_name().to_owned();
