@@ -24,6 +24,7 @@
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`clocks`] | processes whose clocks are wrong |
+//! | [`npm`] | clients of the router from npm |
 //! | [`browser`] | Chromium, driven by Playwright |
 //! | [`prepare`] | gets what tests need of the machine, ahead of them |
 //! | [`proxy`] | a TCP proxy whose connections can be cut |
@@ -70,6 +71,7 @@ pub mod images;
 pub mod keda;
 pub mod llama_stack;
 pub mod node;
+pub mod npm;
 pub mod packages;
 mod pki;
 pub mod prepare;

