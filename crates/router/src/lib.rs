@@ -17,7 +17,7 @@
 //! | [`addresses`], [`balance`], [`pool`], [`body`] | the replica and the connection of a request |
 //! | [`usage`], [`metered`], [`daily`] | tokens of responses, and their sums by day |
 //! | [`revocable`] | responses that end with the right of their caller |
-//! | [`refused`], [`metrics`], [`spans`] | refusals, metrics, traces |
+//! | [`refused`], [`metrics`], [`recent`], [`spans`] | refusals, metrics, traces |
 //! | [`picker`] | the endpoint picker of Gateways, which send the requests themselves |
 //! | [`run`](fn@run) | starts the router |
 //! | [`routes`] | the routes controller, a program of its own: HTTPRoutes at a Gateway of the cluster |
@@ -43,6 +43,7 @@ pub mod picker;
 pub mod pool;
 pub mod prompt;
 pub mod quantity;
+pub mod recent;
 pub mod refused;
 pub mod requested;
 pub mod revocable;

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
@@ -20,6 +21,10 @@ pub struct Count {
     pub usage: Option<Usage>,
     /// Parts of a stream: about one for each token.
     pub parts: u64,
+    /// It is a stream.
+    pub is_stream: bool,
+    /// Time of the first part of a stream.
+    pub first_part: Option<Instant>,
     /// End of the response.
     pub end: End,
 }
@@ -139,14 +144,29 @@ impl<B: Body> Drop for Metered<B> {
         if self.end == End::Left && self.body.is_end_stream() {
             self.end = End::Complete;
         }
-        let (usage, parts) = match &self.reader {
-            Reader::Whole(finder) => (finder.usage(), 0),
-            Reader::Events(events) => (events.usage, events.parts),
-            Reader::Other => (None, 0),
+        let none = Count {
+            usage: None,
+            parts: 0,
+            is_stream: false,
+            first_part: None,
+            end: self.end,
+        };
+        let count = match &self.reader {
+            Reader::Whole(finder) => Count {
+                usage: finder.usage(),
+                ..none
+            },
+            Reader::Events(events) => Count {
+                usage: events.usage,
+                parts: events.parts,
+                is_stream: true,
+                first_part: events.first_part,
+                ..none
+            },
+            Reader::Other => none,
         };
         if let Some(settle) = self.settle.take() {
-            let end = self.end;
-            settle(Count { usage, parts, end });
+            settle(count);
         }
     }
 }
@@ -188,6 +208,7 @@ struct Events {
     is_too_long: bool,
     usage: Option<Usage>,
     parts: u64,
+    first_part: Option<Instant>,
 }
 
 impl Events {
@@ -221,6 +242,9 @@ impl Events {
     fn count(&mut self, event: &[u8]) -> bool {
         let event = usage::event(event);
         self.parts += u64::from(event.is_part);
+        if self.parts == 1 {
+            self.first_part.get_or_insert_with(Instant::now);
+        }
         if let Some(usage) = event.usage {
             // Numbers are those so far, and some events have only one of them.
             let before = self.usage.unwrap_or_default();
@@ -321,11 +345,24 @@ mod tests {
             let expected = Count {
                 usage: Some(Usage { input: 7, output: 2 }),
                 parts: 2,
+                is_stream: true,
+                first_part: None,
                 end: End::Complete,
             };
-            assert_eq!(count, expected);
+            let without_time = |count: Count| {
+                assert!(count.first_part.is_some());
+                Count {
+                    first_part: None,
+                    ..count
+                }
+            };
+            assert_eq!(without_time(count), expected);
             let (text, count) = passed_on("text/event-stream", parts(), false, None).await;
-            assert_eq!((text, count), (whole.clone(), expected), "the client requested it");
+            assert_eq!(
+                (text, without_time(count)),
+                (whole.clone(), expected),
+                "the client requested it"
+            );
         }
     }
 

@@ -1,9 +1,11 @@
 //! Metrics of the router.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -15,6 +17,7 @@ use runway_operator::metrics::Metric;
 use crate::balance::{Decision, Reason};
 use crate::model::Model;
 use crate::quantity::Quantity;
+use crate::recent::Recent;
 use crate::rights::Who;
 use crate::usage::Usage;
 
@@ -76,6 +79,28 @@ const OF_MODEL: Metric = Metric {
     help: "Requests for a model that are held or in flight. Every model has a series, also one that is scaled to zero",
 };
 
+/// Requests that wait for a model.
+const HELD_OF_MODEL: Metric = Metric {
+    name: "kubeairunway_gateway_model_held_requests",
+    kind: "gauge",
+    labels: &["namespace", "name"],
+    help: "Requests that wait until a model serves",
+};
+/// Speed of a model.
+const TOKENS_PER_SECOND: Metric = Metric {
+    name: "kubeairunway_gateway_model_tokens_per_second",
+    kind: "gauge",
+    labels: &["namespace", "name"],
+    help: "Tokens of responses that ended within the last minute, per second. For autoscalers that read this page; a rate of kubeairunway_gateway_tokens_total is more exact",
+};
+/// Time to the first part of a stream.
+const FIRST_PART: Metric = Metric {
+    name: "kubeairunway_gateway_model_first_token_seconds",
+    kind: "gauge",
+    labels: &["namespace", "name"],
+    help: "Mean time from the request at the engine to the first token of a stream, of the streams that ended within the last minute; 0 without any",
+};
+
 /// Tokens.
 const TOKENS: Metric = Metric {
     name: "kubeairunway_gateway_tokens_total",
@@ -128,7 +153,7 @@ const RULES: Metric = Metric {
 };
 
 /// All metrics.
-pub const METRICS: [Metric; 15] = [
+pub const METRICS: [Metric; 18] = [
     RESPONSES,
     FIRST_BYTE,
     REFUSED,
@@ -144,6 +169,9 @@ pub const METRICS: [Metric; 15] = [
     RULES,
     COUNTERS_AWAY,
     STOPPED,
+    HELD_OF_MODEL,
+    TOKENS_PER_SECOND,
+    FIRST_PART,
 ];
 
 /// Values of the label `result` of [`WAKES`].
@@ -282,6 +310,9 @@ pub struct Metrics {
     held_limit: i64,
     in_flight: Arc<AtomicI64>,
     of_models: Family<OfModel, Gauge>,
+    held_of_models: Family<OfModel, Gauge>,
+    start: Instant,
+    recent: Mutex<HashMap<OfModel, Recent>>,
     tokens: Family<Tokens, Counter>,
     choices: Family<Choice, Counter>,
     blocks: Family<Blocks, Counter>,
@@ -312,6 +343,14 @@ impl Drop for Counted {
 #[derive(Debug)]
 pub struct CountedForModel(Gauge);
 
+impl CountedForModel {
+    fn one(gauges: &Family<OfModel, Gauge>, model: &Model) -> Self {
+        let gauge = gauges.get_or_create_owned(&OfModel::from(model));
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
 impl Drop for CountedForModel {
     fn drop(&mut self) {
         self.0.dec();
@@ -331,6 +370,9 @@ impl Metrics {
             held_limit: i64::try_from(largest_held).unwrap_or(i64::MAX),
             in_flight: Arc::default(),
             of_models: Family::default(),
+            held_of_models: Family::default(),
+            start: Instant::now(),
+            recent: Mutex::default(),
             tokens: Family::default(),
             choices: Family::default(),
             blocks: Family::default(),
@@ -350,7 +392,10 @@ impl Metrics {
 
     /// Begins the series of a model that autoscalers read.
     pub fn know(&self, model: &Model) {
-        drop(self.of_models.get_or_create(&OfModel::from(model)));
+        let model = OfModel::from(model);
+        drop(self.of_models.get_or_create(&model));
+        drop(self.held_of_models.get_or_create(&model));
+        self.recent.lock().entry(model).or_default();
     }
 
     /// Counts the response of an engine.
@@ -400,6 +445,8 @@ impl Metrics {
         self.first_byte.remove(&of_model);
         self.stopped.remove(&of_model);
         self.of_models.remove(&of_model);
+        self.held_of_models.remove(&of_model);
+        self.recent.lock().remove(&of_model);
     }
 
     /// Counts the tokens of a request, and whether they are estimated.
@@ -413,6 +460,32 @@ impl Metrics {
             };
             self.tokens.get_or_create(&labels).inc_by(tokens);
         }
+        let second = self.second();
+        if let Some(recent) = self.recent.lock().get_mut(&model.into()) {
+            recent.tokens(usage.output, second);
+        }
+    }
+
+    /// Counts a stream, by the time to its first part.
+    pub fn first_part(&self, model: &Model, after: Duration) {
+        let second = self.second();
+        if let Some(recent) = self.recent.lock().get_mut(&model.into()) {
+            recent.stream(after.as_secs_f64(), second);
+        }
+    }
+
+    fn second(&self) -> u64 {
+        self.start.elapsed().as_secs()
+    }
+
+    /// A value of the last minute, by model.
+    fn of_last_minute(&self, value: impl Fn(&Recent, u64) -> f64) -> Family<OfModel, Gauge<f64, AtomicU64>> {
+        let family = Family::<OfModel, Gauge<f64, AtomicU64>>::default();
+        let second = self.second();
+        for (model, recent) in self.recent.lock().iter() {
+            family.get_or_create(model).set(value(recent, second));
+        }
+        family
     }
 
     /// Counts the choice of a replica.
@@ -470,15 +543,14 @@ impl Metrics {
     }
 
     /// A request that is held, until the result is dropped.
-    pub fn hold(&self) -> Counted {
-        Counted::one(&self.held)
+    pub fn hold(&self, model: &Model) -> (Counted, CountedForModel) {
+        let of_model = CountedForModel::one(&self.held_of_models, model);
+        (Counted::one(&self.held), of_model)
     }
 
     /// A request for a model, until the result is dropped.
     pub fn request(&self, model: &Model) -> CountedForModel {
-        let gauge = self.of_models.get_or_create_owned(&OfModel::from(model));
-        gauge.inc();
-        CountedForModel(gauge)
+        CountedForModel::one(&self.of_models, model)
     }
 
     /// A request in flight, until the result is dropped.
@@ -513,7 +585,11 @@ impl Collector for Scrape {
         LIMITED.encode(&mut encoder, &metrics.limited)?;
         RULES.encode(&mut encoder, &metrics.rules)?;
         COUNTERS_AWAY.encode(&mut encoder, &metrics.counters_away)?;
-        STOPPED.encode(&mut encoder, &metrics.stopped)
+        STOPPED.encode(&mut encoder, &metrics.stopped)?;
+        HELD_OF_MODEL.encode(&mut encoder, &metrics.held_of_models)?;
+        let speed = metrics.of_last_minute(Recent::tokens_per_second);
+        TOKENS_PER_SECOND.encode(&mut encoder, &speed)?;
+        FIRST_PART.encode(&mut encoder, &metrics.of_last_minute(Recent::first_part_seconds))
     }
 }
 
@@ -576,7 +652,7 @@ mod tests {
     #[test]
     fn series_without_a_model_exist_from_the_start() {
         let metrics = Arc::new(Metrics::new(10));
-        let held = metrics.hold();
+        let held = metrics.hold(&Model::asleep("a/one", "llama"));
         let text = metrics.scraped();
         for series in [
             "kubeairunway_gateway_requests_refused_total{reason=\"unavailable\"} 0",

@@ -28,7 +28,7 @@ use serde_json::json;
 use crate::daily::Daily;
 use crate::engine::{self, Answer};
 use crate::limits::{Admitted, Limits};
-use crate::metered::{Count, Metered};
+use crate::metered::{Count, End, Metered};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::paths::{self, Endpoint};
@@ -240,6 +240,7 @@ async fn pass_on(
             by,
             adds_usage,
             at_engine,
+            sent_at,
         } = Box::pin(outgoing.send(forwarded, body)).await?;
         let answer =
             answer.map_err(|error| Refused::broken(format!("{error}; the request may have been processed")))?;
@@ -259,14 +260,18 @@ async fn pass_on(
         }
         parts.headers.extend(admitted.headers());
         let settled = Settled {
-            metrics: Arc::clone(&api.metrics),
-            daily: Arc::clone(&api.daily),
+            api: Arc::clone(&api),
+            requested: Arc::clone(&model),
+            by: Arc::clone(&by),
+            sent_at,
+            header_in: sent_at.elapsed(),
             admitted,
             line,
             who: who.clone(),
             model: Arc::clone(answering),
             estimated: requested.estimated_tokens,
             is_success: parts.status.is_success(),
+            has_failed: parts.status.is_server_error(),
         };
         let metered = Metered::new(&parts.headers, body, adds_usage, |count| settled.settle(count));
         if metered.removes_events() {
@@ -312,6 +317,7 @@ struct Sent {
     /// The request for the tokens of a stream was added.
     adds_usage: bool,
     at_engine: Span,
+    sent_at: Instant,
 }
 
 /// A request on its way to the engine of a model.
@@ -359,17 +365,18 @@ impl Outgoing<'_> {
         let request = ready
             .connection
             .request(Method::POST, self.endpoint.at_engine, forwarded, renamed);
-        let begun = Instant::now();
+        let sent_at = Instant::now();
         let answer = Box::pin(ready.connection.send(request)).await;
         let sent = Sent {
             answer,
             by: ready.model,
             adds_usage,
             at_engine,
+            sent_at,
         };
-        self.api
-            .serving
-            .compare(self.model, &sent.by, sent.has_failed(), begun.elapsed());
+        if sent.has_failed() {
+            self.api.serving.compare(self.model, &sent.by, true, sent_at.elapsed());
+        }
         sent
     }
 }
@@ -384,8 +391,13 @@ impl Sent {
 
 /// Work at the end of a response.
 struct Settled {
-    metrics: Arc<Metrics>,
-    daily: Arc<Daily>,
+    api: Arc<Api>,
+    /// The model of the request, and the one that answers.
+    requested: Arc<Model>,
+    by: Arc<Model>,
+    /// Time at which the engine got the request, and until the header of its response.
+    sent_at: Instant,
+    header_in: Duration,
     admitted: Admitted,
     line: Option<UntilEnd>,
     who: Who,
@@ -393,6 +405,8 @@ struct Settled {
     /// Tokens of the prompt, by its length.
     estimated: u64,
     is_success: bool,
+    /// The status was that of a failure, which was compared.
+    has_failed: bool,
 }
 
 impl Settled {
@@ -405,10 +419,11 @@ impl Settled {
             output: count.parts,
         };
         let usage = count.usage.unwrap_or(estimate);
+        self.compare(&count);
         self.admitted.end(usage.input.saturating_add(usage.output));
-        self.metrics.used(&self.model, &self.who, usage, is_estimated);
+        self.api.metrics.used(&self.model, &self.who, usage, is_estimated);
         if self.is_success {
-            self.daily.count(&self.model, &self.who, usage, is_estimated);
+            self.api.daily.count(&self.model, &self.who, usage, is_estimated);
         }
         if let Some(line) = self.line {
             line.ended(Served {
@@ -417,6 +432,25 @@ impl Settled {
                 output_tokens: usage.output,
                 estimated: is_estimated,
             });
+        }
+    }
+
+    /// Compares a canary with its model, by responses that have not failed before: an engine may send the header of a stream long
+    /// before its first token.
+    fn compare(&self, count: &Count) {
+        let first_part = count.first_part.map(|at| at.duration_since(self.sent_at));
+        if let Some(first_part) = first_part {
+            self.api.metrics.first_part(&self.model, first_part);
+        }
+        let is_broken = count.end == End::Broken;
+        let first = if count.is_stream {
+            first_part
+        } else {
+            Some(self.header_in)
+        };
+        if !self.has_failed && (is_broken || first.is_some()) {
+            let serving = &self.api.serving;
+            serving.compare(&self.requested, &self.by, is_broken, first.unwrap_or_default());
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::balance::Chosen;
 use crate::canaries::{Canaries, Responded};
 use crate::engine::{self, Connection, Engines};
-use crate::metrics::{Counted, Metrics};
+use crate::metrics::{Counted, CountedForModel, Metrics};
 use crate::model::{Model, State};
 use crate::models::Models;
 use crate::names::Names;
@@ -107,7 +107,7 @@ enum Next {
 /// A held request, until it is dropped.
 struct Hold {
     _place: OwnedSemaphorePermit,
-    _counted: Counted,
+    _counted: (Counted, CountedForModel),
 }
 
 impl Serving {
@@ -134,7 +134,7 @@ impl Serving {
                 (_, Some(fallback)) => vec![fallback],
                 (Err(refused), None) => return Err(refused),
                 (Ok(Next::Wait(obstacle)), None) => {
-                    self.hold(&mut hold)?;
+                    self.hold(&mut hold, model)?;
                     // Without news, a model may sleep again that was awake while the watch was interrupted.
                     let until = deadline.min(Instant::now() + AGAIN);
                     tokio::select! {
@@ -158,7 +158,7 @@ impl Serving {
                 }
             }
             // Nothing has been sent. A Service without a ready pod refuses connections.
-            self.hold(&mut hold)?;
+            self.hold(&mut hold, model)?;
             if Instant::now() + pause > deadline {
                 return Err(self.late(&key, &obstacle));
             }
@@ -352,13 +352,13 @@ impl Serving {
     }
 
     /// Takes a place, unless the request has one.
-    fn hold(&self, hold: &mut Option<Hold>) -> Result<(), Refused> {
+    fn hold(&self, hold: &mut Option<Hold>, model: &Model) -> Result<(), Refused> {
         if hold.is_none() {
             let place = Arc::clone(&self.held).try_acquire_owned();
             let place = place.map_err(|_| Refused::busy("too many requests wait for models that start; try again"))?;
             *hold = Some(Hold {
                 _place: place,
-                _counted: self.metrics.hold(),
+                _counted: self.metrics.hold(model),
             });
         }
         Ok(())
