@@ -570,7 +570,7 @@ fn form_derives_name_engine_and_gpus_from_the_address_of_a_model() {
     let browser = Browser::at(&cluster_of(Vec::new(), Vec::new()));
     let (_, _, page) = browser.post("/new", form);
     assert!(
-        page.contains("no provider is registered; to install one, run"),
+        page.contains("no provider is registered: each registers when"),
         "{page}"
     );
     assert!(!page.contains("does not support engine"), "{page}");

@@ -82,7 +82,9 @@ pub enum Error {
         search: String,
     },
     /// No provider is registered.
-    #[error("no provider is registered: to install one, run: kubeairunway provider install NAME")]
+    #[error(
+        "no provider is registered: each registers when its controller has started; to see those that are installed, run: kubeairunway provider list; to install one, run: kubeairunway provider install NAME"
+    )]
     NoProviders,
     /// Admission would refuse it.
     #[error("{0}")]

@@ -266,11 +266,7 @@ impl<'a> Draft<'a> {
             Ok(worked) => worked.choices,
             // Users who may not read the providers can name the engine.
             Err(deploy::Error::NoProviders | deploy::Error::NoEngine { .. }) if wish.engine.is_some() => return,
-            Err(deploy::Error::NoProviders) => {
-                return self.engine_unknown(
-                    "no provider is registered; to install one, run: kubeairunway provider install NAME",
-                );
-            }
+            Err(error @ deploy::Error::NoProviders) => return self.engine_unknown(&error.to_string()),
             Err(deploy::Error::NoEngine { tried, .. }) => return self.engine_unknown(&tried),
             Err(error @ deploy::Error::ModelId { .. }) => {
                 form::mark(&mut self.faults, MODEL, &error.to_string());
