@@ -5,7 +5,7 @@ mod support;
 
 use std::convert::Infallible;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,9 +19,8 @@ use http_body_util::BodyExt as _;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use prost::Message as _;
 use runway_api::labels;
 use runway_router::picker::grpc::encoded;
@@ -32,6 +31,7 @@ use runway_router::picker::messages::{
 };
 use runway_testbed::envoy::{Envoy, Picker};
 use runway_testbed::traffic::client::{Answer, Begun, request};
+use runway_testbed::traffic::pods::pod;
 use runway_testbed::{PATIENCE, eventually, free_port, own_address, python};
 use serde_json::{Value, json};
 use support::{CHAT, Engine, Router, World};
@@ -44,7 +44,6 @@ const NAMESPACE: &str = "a";
 const NAME: &str = "one";
 /// Name of the model at the engines.
 const OWN_NAME: &str = "its-own-name";
-const NODE: &str = "node";
 
 /// A model with two pods, a router and an Envoy.
 struct Gateway {
@@ -64,7 +63,8 @@ impl Gateway {
             Engine::start_at(address, OWN_NAME).await?,
         ];
         world.model(NAMESPACE, NAME, "llama", 1).await?;
-        pods_of_model(&world, address, &engines).await?;
+        let addresses = engines.each_ref().map(|engine| SocketAddr::new(address, engine.port));
+        world.pods(NAMESPACE, NAME, labels::DEPLOYMENT, &addresses).await?;
         world.serves(NAMESPACE, NAME, 8000).await?;
 
         let folder = tempfile::tempdir()?;
@@ -146,58 +146,6 @@ impl Gateway {
         })
         .await
     }
-}
-
-/// Pods as a kubelet would report them, one for each engine, and the Service of a provider. The controller of EndpointSlices lists them.
-async fn pods_of_model(world: &World, address: IpAddr, engines: &[Engine]) -> Result<()> {
-    world
-        .apply(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }))
-        .await?;
-    world
-        .apply(json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": { "name": NAME, "namespace": NAMESPACE, "labels": { labels::DEPLOYMENT: NAME } },
-            "spec": {
-                "selector": { "app": NAME }, "ports": [{ "name": "http", "port": 8000, "targetPort": "http" }],
-            },
-        }))
-        .await?;
-    let pods: Api<Pod> = Api::namespaced(world.admin.clone(), NAMESPACE);
-    for (number, engine) in engines.iter().enumerate() {
-        let name = pod(number);
-        let ports = json!([{ "name": "http", "containerPort": engine.port }]);
-        // The ServiceAccount of the namespace is created by a controller.
-        eventually(PATIENCE, async || {
-            world
-                .apply(json!({
-                    "apiVersion": "v1", "kind": "Pod",
-                    "metadata": { "name": name, "namespace": NAMESPACE, "labels": { "app": NAME } },
-                    "spec": { "nodeName": NODE, "containers": [{ "name": "engine", "image": "engine", "ports": ports }] },
-                }))
-                .await
-        })
-        .await?;
-        let status = json!({
-            "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
-            "conditions": [{ "type": "Ready", "status": "True" }],
-        });
-        let patch = Patch::Merge(json!({ "status": status }));
-        pods.patch_status(&name, &PatchParams::default(), &patch).await?;
-    }
-    // A pod that is ready after others would begin with a small share.
-    let slices: Api<EndpointSlice> = Api::namespaced(world.admin.clone(), NAMESPACE);
-    eventually(PATIENCE, async || {
-        let all = slices.list(&ListParams::default()).await?;
-        let endpoints = all.items.iter().flat_map(|slice| &slice.endpoints);
-        let ready = endpoints.filter(|endpoint| endpoint.conditions.as_ref().is_some_and(|c| c.ready == Some(true)));
-        ensure!(ready.count() == engines.len());
-        Ok(())
-    })
-    .await
-}
-
-fn pod(number: usize) -> String {
-    format!("{NAME}-{number}")
 }
 
 async fn cannot_run() -> Result<bool> {
@@ -289,7 +237,7 @@ async fn envoy_sends_requests_to_the_replica_that_the_picker_chooses() -> Result
     // A pod that is gone gets no requests, though its engine would answer.
     let pods: Api<Pod> = Api::namespaced(gateway.world.admin.clone(), NAMESPACE);
     let now = DeleteParams::default().grace_period(0);
-    pods.delete(&pod(1), &now).await?;
+    pods.delete(&pod(NAME, 1), &now).await?;
     let (plain, slow) = (
         json!({ "model": "llama" }),
         json!({ "model": "llama", "prompt": "slow" }),
@@ -306,7 +254,7 @@ async fn envoy_sends_requests_to_the_replica_that_the_picker_chooses() -> Result
         ensure!(answer.status == 200, "{answer:?}");
     }
     ensure!(gateway.asked()[1] == before, "{:?}", gateway.asked());
-    pods.delete(&pod(0), &now).await?;
+    pods.delete(&pod(NAME, 0), &now).await?;
     eventually(PATIENCE, async || {
         let refused = gateway.chat(&plain).await?;
         refused.refused(503, "model_not_serving", "no ready pod")

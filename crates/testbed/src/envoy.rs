@@ -4,13 +4,21 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::control_plane::{free_ports, wait};
-use crate::process::{Component, Process};
+use crate::process::{self, Component, Process};
 use crate::python;
+
+/// Pinned version, such as 1.40.0.
+pub fn version() -> &'static str {
+    python::ENVOY
+        .trim_end()
+        .rsplit_once("==")
+        .map_or("", |(_, version)| version)
+}
 
 /// Header with the chosen endpoint.
 const DESTINATION: &str = "x-gateway-destination-endpoint";
@@ -34,6 +42,8 @@ pub struct Envoy {
     _folder: TempDir,
     /// Address for HTTP clients.
     pub address: SocketAddr,
+    /// Process id.
+    pub pid: u32,
 }
 
 impl Envoy {
@@ -64,7 +74,9 @@ impl Envoy {
         };
         let mut process = component.spawn()?;
         wait(&mut process, &component, async || TcpStream::connect(address).is_ok()).await?;
+        let pid = process::recorded_pid(folder.path(), &component.name).context("Envoy has ended")?;
         Ok(Self {
+            pid,
             _process: process,
             _folder: folder,
             address,

@@ -12,6 +12,7 @@
 //! | [`images`] | container images without a container engine, ours and small ones for tests |
 //! | [`engine`] | a real llama-server with a model whose answer is known, and engines that misbehave |
 //! | [`envoy`] | a real Envoy that asks an endpoint picker for the replica of each request |
+//! | [`peers`] | other routers for models, from PyPI |
 //! | [`llama_stack`] | real Llama Stack servers from PyPI, and what provider images stand on |
 //! | [`collector`] | receives traces |
 //! | [`audit`] | counts the requests of each client, exactly |
@@ -73,6 +74,7 @@ pub mod llama_stack;
 pub mod node;
 pub mod npm;
 pub mod packages;
+pub mod peers;
 mod pki;
 pub mod prepare;
 pub mod process;

@@ -255,14 +255,30 @@ pub fn memory(pid: u32) -> Result<Memory> {
 pub(crate) fn child_of(parent: u32) -> Option<u32> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    ids.find(|id| {
-        // After the name, which may contain anything: the state, then the parent.
-        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        let parent_id = stat
-            .rsplit_once(')')
-            .and_then(|(_, rest)| rest.split_whitespace().nth(1));
-        parent_id.and_then(|id| id.parse().ok()) == Some(parent)
-    })
+    ids.find(|id| parent_of(*id) == Some(parent))
+}
+
+/// A process and all that it has started, and those in turn, by their ids.
+pub fn tree(root: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: Vec<_> = ids.filter_map(|id| Some((id, parent_of(id)?))).collect();
+    let mut tree = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = tree.get(next) {
+        let children = parents.iter().filter(|(_, of)| *of == parent);
+        tree.extend(children.map(|(id, _)| id));
+        next += 1;
+    }
+    tree
+}
+
+/// The parent of a process.
+fn parent_of(id: u32) -> Option<u32> {
+    // After the name, which may contain anything: the state, then the parent.
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// The names of all components recorded in `dir`.
@@ -319,6 +335,8 @@ mod tests {
         let runs =
             || fs::read_to_string(format!("/proc/{}/stat", child.trim())).is_ok_and(|stat| !stat.contains(") Z "));
         assert!(runs());
+        let server = recorded_pid(folder.path(), "server").unwrap();
+        assert_eq!(tree(server), [server, child.trim().parse().unwrap()]);
         drop(process);
         wait_until(|| !runs());
         assert_eq!(recorded(folder.path()).unwrap(), Vec::<String>::new());

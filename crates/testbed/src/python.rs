@@ -12,7 +12,7 @@ use crate::say;
 
 const CLIENTS: &str = include_str!("../clients/requirements.txt");
 
-const ENVOY: &str = include_str!("../envoy/requirements.txt");
+pub(crate) const ENVOY: &str = include_str!("../envoy/requirements.txt");
 
 /// Whether this machine has virtual environments. Otherwise a test of `what` is skipped, which is said past the test harness.
 pub fn has_venv(what: &str) -> bool {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
-use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -24,9 +24,12 @@ pub fn request(method: Method, path: &str, token: &str, body: impl Into<Bytes>) 
     Ok(request.body(Full::new(body.into()))?)
 }
 
-/// A chat completion.
+/// A chat completion. It has a content type, without which some routers refuse it.
 pub fn chat(token: &str, body: &Value) -> Result<Request<Full<Bytes>>> {
-    request(Method::POST, CHAT, token, body.to_string())
+    let mut request = request(Method::POST, CHAT, token, body.to_string())?;
+    let json = HeaderValue::from_static("application/json");
+    request.headers_mut().insert(header::CONTENT_TYPE, json);
+    Ok(request)
 }
 
 /// A connection. Dropping it closes it.

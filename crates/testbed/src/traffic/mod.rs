@@ -8,6 +8,7 @@
 //! | [`client`] | requests, one connection each or several on one |
 //! | [`router`] | the router as a process |
 //! | [`model`] | a ModelDeployment, its status and its engine |
+//! | [`pods`] | pods of a model for engines that run on this machine |
 //! | [`held`] | many requests that a router holds |
 //! | [`load`] | steady requests while a model changes, and what their clients saw |
 //! | [`zero`] | cycles from zero and back to zero, with kills |
@@ -16,6 +17,7 @@ pub mod client;
 pub mod held;
 pub mod load;
 pub mod model;
+pub mod pods;
 pub mod router;
 pub mod zero;
 

@@ -67,7 +67,11 @@ impl Router {
 
     /// Memory of the process, now and at its peak.
     pub fn memory(&self) -> Result<Memory> {
-        let pid = process::recorded_pid(&self.component.dir, ROUTER).context("the router does not run")?;
-        process::memory(pid)
+        process::memory(self.pid()?)
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> Result<u32> {
+        process::recorded_pid(&self.component.dir, ROUTER).context("the router does not run")
     }
 }
