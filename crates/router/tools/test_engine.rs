@@ -1,5 +1,8 @@
 //! `gateway-test-engine`: an engine without a model. It answers chat completions with one token, or with a stream of parts, each of
 //! which contains the time at which it was sent. It records the value of `x-request-id` before it answers.
+//!
+//! Answers have the fields that routers and clients of OpenAI's API expect. The content of a part is its time, because routers that
+//! parse answers drop fields that they do not know.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -45,6 +48,9 @@ struct Args {
     pause: Option<Duration>,
 }
 
+/// Name of the model.
+const MODEL: &str = "test";
+
 struct Engine {
     args: Args,
     received: Mutex<File>,
@@ -61,9 +67,10 @@ async fn main() -> std::io::Result<()> {
         received: Mutex::new(received),
     };
     let routes = Router::new()
+        .route("/health", get(StatusCode::OK))
         .route(
             "/v1/models",
-            get(|| async { Json(json!({ "data": [{ "id": "test" }] })) }),
+            get(|| async { Json(json!({ "object": "list", "data": [{ "id": MODEL, "object": "model" }] })) }),
         )
         .route("/v1/chat/completions", post(chat))
         .with_state(Arc::new(engine));
@@ -103,7 +110,13 @@ async fn chat(State(engine): State<Arc<Engine>>, headers: HeaderMap, body: Bytes
         sleep(think).await;
     }
     if !request.stream {
-        return Json(json!({ "choices": [{ "message": { "role": "assistant", "content": "one" } }] })).into_response();
+        let message = json!({ "role": "assistant", "content": "one" });
+        return Json(json!({
+            "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL,
+            "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }],
+            "usage": { "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2 },
+        }))
+        .into_response();
     }
     let begun = Instant::now();
     let Args { parts, pause, .. } = engine.args;
@@ -112,14 +125,23 @@ async fn chat(State(engine): State<Arc<Engine>>, headers: HeaderMap, body: Bytes
         if let Some(pause) = pause {
             sleep_until(begun + pause * number).await;
         }
-        let part = if number < parts {
-            format!("data: {{\"sent\":{}}}\n\n", nanoseconds())
+        let event = if number < parts {
+            format!("data: {}\n\n", part(nanoseconds()))
         } else {
             "data: [DONE]\n\n".to_owned()
         };
-        Ok::<_, std::io::Error>(part)
+        Ok::<_, std::io::Error>(event)
     });
     ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(parts)).into_response()
+}
+
+/// A part that is sent at this time.
+fn part(sent: u128) -> String {
+    json!({
+        "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL,
+        "choices": [{ "index": 0, "delta": { "content": sent.to_string() } }],
+    })
+    .to_string()
 }
 
 /// Since 1970. Another process on this machine compares it with its own.

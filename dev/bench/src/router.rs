@@ -259,15 +259,20 @@ async fn streams(ways: [Way; 2], count: usize) -> Result<[Row; 2]> {
         let event = |event: &str| {
             let arrived = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             ended |= event == "[DONE]";
-            let part: Value = serde_json::from_str(event).unwrap_or_default();
-            let sent = part["sent"].as_u64().map(Duration::from_nanos);
-            times.extend(sent.map(|sent| milliseconds(arrived.saturating_sub(sent))));
+            times.extend(sent(event).map(|sent| milliseconds(arrived.saturating_sub(sent))));
         };
         connection.events(chat(way.key, &body)?, event).await?;
         ensure!(ended && !times.is_empty(), "the stream {} broke off", way.name);
         Ok(times)
     };
     added("added to a part of a stream", &in_turn(ways, count, timed).await?, 0.2)
+}
+
+/// The time at which the test engine sent an event of a stream, since 1970. `None` for events without content, such as the last.
+pub(super) fn sent(event: &str) -> Option<Duration> {
+    let part: Value = serde_json::from_str(event).ok()?;
+    let content = part["choices"][0]["delta"]["content"].as_str()?;
+    Some(Duration::from_nanos(content.parse().ok()?))
 }
 
 /// No row if this machine cannot have a llama-server.
@@ -365,6 +370,6 @@ async fn cold(model: &Model, router: Way, count: usize) -> Result<[Row; 2]> {
     quantiles(what, |part| quantile(&times, part), 250.0)
 }
 
-fn milliseconds(time: Duration) -> f64 {
+pub(super) fn milliseconds(time: Duration) -> f64 {
     seconds(time) * 1000.0
 }
