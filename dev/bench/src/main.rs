@@ -18,6 +18,7 @@
 //! | [`answers`] | how long until a real engine answers |
 //! | [`actors`] | the operator of actors at rest |
 //! | [`router`] | the model router beside requests to the engine itself |
+//! | [`contenders`] | the model router beside other routers |
 //! | [`traffic`] | what clients see while a model and its control plane change |
 //! | [`zero`] | models that scale to zero and are woken by requests, with kills |
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
@@ -27,6 +28,7 @@ mod answers;
 mod asya;
 mod bare;
 mod changes;
+mod contenders;
 mod flow;
 mod goals;
 mod llama_stack;
@@ -95,6 +97,8 @@ enum What {
     Answers(answers::Args),
     /// The model router: an engine asked directly and through it, a cold request, memory, requests at rest.
     Router(router::Args),
+    /// The model router beside Envoy, vllm-router, sglang-router and LiteLLM: rate, streams, memory and reuse of prompts.
+    Contenders(contenders::Args),
     /// Controllers under changes and troubles for hours: memory, descriptors and tasks must not grow.
     Soak(soak::Args),
     /// Models that scale to zero and are woken by requests, with kills of the router and of engines: lost requests.
@@ -121,6 +125,7 @@ async fn run(args: Args) -> Result<()> {
         Some(What::Traffic(args)) => return traffic::run(args).await,
         Some(What::LlamaStack(args)) => !args.unoptimised,
         Some(What::Router(args)) => args.record.is_release(),
+        Some(What::Contenders(args)) => args.record.is_release(),
         None => args.record.is_release(),
     };
     if cfg!(debug_assertions) && is_release {
@@ -129,6 +134,7 @@ async fn run(args: Args) -> Result<()> {
     match &args.what {
         Some(What::LlamaStack(args)) => return llama_stack::run(args).await,
         Some(What::Router(args)) => return router::run(args).await,
+        Some(What::Contenders(args)) => return contenders::run(args).await,
         _ => {}
     }
     ensure!(args.rounds > 0, "--rounds must be at least 1");

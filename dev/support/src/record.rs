@@ -74,6 +74,7 @@ mod tests {
         for (page, command) in [
             (PERFORMANCE, "bench --docs"),
             (PERFORMANCE, "bench router --docs"),
+            (PERFORMANCE, "bench contenders --docs"),
             (PERFORMANCE, "bench traffic --docs"),
             (PERFORMANCE, "bench zero --docs"),
             (RELIABILITY, "storm --all"),
