@@ -240,7 +240,7 @@ async fn pass_on(
             by,
             adds_usage,
             at_engine,
-            sent_at,
+            engine_begun,
         } = Box::pin(outgoing.send(forwarded, body)).await?;
         let answer =
             answer.map_err(|error| Refused::broken(format!("{error}; the request may have been processed")))?;
@@ -263,8 +263,8 @@ async fn pass_on(
             api: Arc::clone(&api),
             requested: Arc::clone(&model),
             by: Arc::clone(&by),
-            sent_at,
-            header_in: sent_at.elapsed(),
+            engine_begun,
+            header_in: engine_begun.elapsed(),
             admitted,
             line,
             who: who.clone(),
@@ -317,7 +317,7 @@ struct Sent {
     /// The request for the tokens of a stream was added.
     adds_usage: bool,
     at_engine: Span,
-    sent_at: Instant,
+    engine_begun: Instant,
 }
 
 /// A request on its way to the engine of a model.
@@ -365,17 +365,19 @@ impl Outgoing<'_> {
         let request = ready
             .connection
             .request(Method::POST, self.endpoint.at_engine, forwarded, renamed);
-        let sent_at = Instant::now();
+        let engine_begun = Instant::now();
         let answer = Box::pin(ready.connection.send(request)).await;
         let sent = Sent {
             answer,
             by: ready.model,
             adds_usage,
             at_engine,
-            sent_at,
+            engine_begun,
         };
         if sent.has_failed() {
-            self.api.serving.compare(self.model, &sent.by, true, sent_at.elapsed());
+            self.api
+                .serving
+                .compare(self.model, &sent.by, true, engine_begun.elapsed());
         }
         sent
     }
@@ -396,7 +398,7 @@ struct Settled {
     requested: Arc<Model>,
     by: Arc<Model>,
     /// Time at which the engine got the request, and until the header of its response.
-    sent_at: Instant,
+    engine_begun: Instant,
     header_in: Duration,
     admitted: Admitted,
     line: Option<UntilEnd>,
@@ -438,7 +440,7 @@ impl Settled {
     /// Compares a canary with its model, by responses that have not failed before: an engine may send the header of a stream long
     /// before its first token.
     fn compare(&self, count: &Count) {
-        let first_part = count.first_part.map(|at| at.duration_since(self.sent_at));
+        let first_part = count.first_part.map(|at| at.duration_since(self.engine_begun));
         if let Some(first_part) = first_part {
             self.api.metrics.first_part(&self.model, first_part);
         }
