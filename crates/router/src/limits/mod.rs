@@ -45,16 +45,19 @@ pub type Routers = Box<dyn Fn() -> u64 + Send + Sync>;
 pub struct Limits {
     file: PathBuf,
     routers: Routers,
-    /// Rules of the file.
-    rules: RwLock<Arc<[Rule]>>,
-    /// The same rules, with the share of this router of each limit.
-    shares: RwLock<Arc<[Rule]>>,
+    rules: RwLock<Arc<[InForce]>>,
     shared: Option<Shared>,
     /// The shared counters do not answer, which was logged.
     is_alone: AtomicBool,
     skipped: Mutex<Vec<String>>,
     counters: Mutex<HashMap<Key, Counter>>,
     metrics: Arc<Metrics>,
+}
+
+/// A rule of the file, and what this router has of its limits while it counts alone.
+struct InForce {
+    whole: Rule,
+    share: Rule,
 }
 
 /// Name of a rule, and a unit that has the limit.
@@ -92,7 +95,6 @@ impl Limits {
             metrics,
             routers,
             rules: RwLock::default(),
-            shares: RwLock::default(),
             shared,
             is_alone: AtomicBool::new(false),
             skipped: Mutex::default(),
@@ -122,8 +124,11 @@ impl Limits {
         let skipped = match read {
             Ok(Rules { rules, skipped }) => {
                 let routers = (self.routers)().max(1);
-                *self.shares.write() = rules.iter().cloned().map(|rule| rule.shared_by(routers)).collect();
-                *self.rules.write() = rules.into();
+                let in_force = |whole: Rule| InForce {
+                    share: whole.clone().shared_by(routers),
+                    whole,
+                };
+                *self.rules.write() = rules.into_iter().map(in_force).collect();
                 let skipped = skipped
                     .iter()
                     .map(|(place, invalid)| format!("limits[{place}]: {invalid}"));
@@ -145,10 +150,9 @@ impl Limits {
     /// The model that gets the requests of a caller while theirs does not serve, by the first rule that names one.
     pub fn fallback(&self, who: &Who, model: &Model) -> Option<table::Key> {
         let rules = Arc::clone(&self.rules.read());
-        let named = rules.iter().filter(|rule| rule.fallback.is_some());
-        named
-            .filter(|rule| rule.selects(who, model))
-            .find_map(|rule| rule.fallback.clone())
+        let mut rules = rules.iter().map(|rule| &rule.whole);
+        let rule = rules.find(|rule| rule.fallback.is_some() && rule.selects(who, model))?;
+        rule.fallback.clone()
     }
 
     /// Counts a request that begins, with the tokens of its prompt as far as they are known.
@@ -159,20 +163,18 @@ impl Limits {
         let seconds = u64::try_from(clock::now().as_second()).unwrap_or_default();
         let at = Instant::now();
         let now = Now { at, seconds };
-        let own = Arc::clone(&self.shares.read());
-        let own: Vec<&Rule> = selected(&own, who, model).collect();
-        let units: Vec<(Key, Rule)> = match &self.shared {
-            Some(_) => {
-                let rules = Arc::clone(&self.rules.read());
-                let in_store = selected(&rules, who, model).filter(|rule| rule.is_shared());
-                in_store.map(|rule| (key(rule, who), rule.clone())).collect()
-            }
-            None => Vec::new(),
+        let rules = Arc::clone(&self.rules.read());
+        let is_selected = |rule: &&InForce| rule.whole.is_limit() && rule.whole.selects(who, model);
+        let selected: Vec<&InForce> = rules.iter().filter(is_selected).collect();
+        let shares: Vec<&Rule> = selected.iter().map(|rule| &rule.share).collect();
+        let is_shared = |rule: &&Rule| rule.is_shared();
+        let store = self.shared.as_ref().filter(|_| shares.iter().any(is_shared));
+        let Some(store) = store else {
+            return self.admit_at(&shares, who, tokens, now);
         };
-        let Some(store) = self.shared.as_ref().filter(|_| !units.is_empty()) else {
-            return self.admit_at(&own, who, tokens, now);
-        };
-        let in_flight = own.iter().map(|rule| (*rule).clone().in_flight());
+        let units = selected.iter().map(|rule| &rule.whole).filter(is_shared);
+        let units: Vec<(Key, &Rule)> = units.map(|rule| (key(rule, who), rule)).collect();
+        let in_flight = shares.iter().map(|rule| (*rule).clone().in_flight());
         let in_flight: Vec<Rule> = in_flight.filter(Rule::is_limit).collect();
         let in_flight = self.admit_at(&in_flight.iter().collect::<Vec<_>>(), who, tokens, now)?;
         match store.admit(&units, tokens).await {
@@ -189,7 +191,7 @@ impl Limits {
                         "the shared counters do not answer: this router counts in memory, with its share of every limit"
                     );
                 }
-                self.admit_at(&own, who, tokens, now)
+                self.admit_at(&shares, who, tokens, now)
             }
         }
     }
@@ -197,27 +199,42 @@ impl Limits {
     /// The answer of the shared counters, as that of counters in memory.
     fn judge(
         &self,
-        units: Vec<(Key, Rule)>,
+        units: Vec<(Key, &Rule)>,
         verdict: Verdict,
         mut admitted: Admitted,
         tokens: u64,
     ) -> Result<Admitted, Box<Beyond>> {
         let now = verdict.now;
         for ((key, rule), mut counter) in units.into_iter().zip(verdict.counters) {
-            match counter.reached(&rule, now) {
-                Some(reached) if rule.dry_run => self.metrics.limited(&rule.name, reached.quantity, true),
-                Some(reached) if verdict.is_refused => {
-                    self.metrics.limited(&rule.name, reached.quantity, false);
-                    let left = counter.left(&rule, now);
-                    return Err(Box::new(Beyond::new(key, reached, left)));
-                }
-                _ => {}
+            if verdict.is_refused || rule.dry_run {
+                self.check(&key, rule, &mut counter, now)?;
             }
             counter.begin(tokens);
-            admitted.add(&rule, counter.left(&rule, now));
+            admitted.add(rule, counter.left(rule, now));
             admitted.shared_keys.push(key);
         }
         Ok(admitted)
+    }
+
+    /// Reports a limit that is reached.
+    ///
+    /// # Errors
+    /// It refuses the request.
+    fn check(&self, key: &Key, rule: &Rule, counter: &mut Counter, now: Now) -> Result<(), Box<Beyond>> {
+        let Some(reached) = counter.reached(rule, now) else {
+            return Ok(());
+        };
+        self.metrics.limited(&rule.name, reached.quantity, rule.dry_run);
+        if rule.dry_run {
+            return Ok(());
+        }
+        let (rule_name, unit) = key.clone();
+        Err(Box::new(Beyond {
+            rule: rule_name,
+            unit,
+            reached,
+            left: counter.left(rule, now),
+        }))
     }
 
     /// Counts in memory.
@@ -238,18 +255,10 @@ impl Limits {
             let key = key(rule, who);
             let is_full = counters.len() >= MOST_UNITS && !counters.contains_key(&key);
             if is_full {
-                forget_unused(&mut counters, &self.shares.read(), now);
+                forget_unused(&mut counters, &self.rules.read(), now);
             }
             let counter = counters.entry(key.clone()).or_insert_with(|| Counter::new(now));
-            match counter.reached(rule, now) {
-                Some(reached) if rule.dry_run => self.metrics.limited(&rule.name, reached.quantity, true),
-                Some(reached) => {
-                    self.metrics.limited(&rule.name, reached.quantity, false);
-                    let left = counter.left(rule, now);
-                    return Err(Box::new(Beyond::new(key, reached, left)));
-                }
-                None => {}
-            }
+            self.check(&key, rule, counter, now)?;
             keys.push((key, rule));
         }
         for (key, rule) in keys {
@@ -263,21 +272,15 @@ impl Limits {
     }
 }
 
-/// Limits of a caller and a model.
-fn selected<'a>(rules: &'a [Rule], who: &'a Who, model: &'a Model) -> impl Iterator<Item = &'a Rule> {
-    let limits = rules.iter().filter(|rule| rule.is_limit());
-    limits.filter(move |rule| rule.selects(who, model))
-}
-
 /// The counter of a caller.
 fn key(rule: &Rule, who: &Who) -> Key {
     (Arc::clone(&rule.name), rule.unit(who))
 }
 
 /// Forgets the units that are as if new, and all those of rules that are gone.
-fn forget_unused(counters: &mut HashMap<Key, Counter>, rules: &[Rule], now: Now) {
+fn forget_unused(counters: &mut HashMap<Key, Counter>, rules: &[InForce], now: Now) {
     counters.retain(|(name, _), counter| {
-        let rule = rules.iter().find(|rule| rule.name == *name);
+        let rule = rules.iter().map(|rule| &rule.share).find(|rule| rule.name == *name);
         rule.is_some_and(|rule| !counter.is_unused(rule, now))
     });
 }
@@ -332,15 +335,6 @@ impl Drop for Admitted {
 }
 
 impl Beyond {
-    fn new((rule, unit): Key, reached: Reached, left: [Option<Left>; 2]) -> Self {
-        Self {
-            rule,
-            unit,
-            reached,
-            left,
-        }
-    }
-
     /// The refusal, for people.
     pub fn message(&self) -> String {
         let Self {
@@ -566,9 +560,9 @@ mod tests {
         )
         .unwrap();
         let limits = Limits::new(file, Box::new(|| 2), None, Arc::new(Metrics::new(1)));
-        let rules = limits.shares.read();
+        let rules = limits.rules.read();
         assert_eq!(
-            (rules[0].requests_in_flight, rules[1].tokens_per_day),
+            (rules[0].share.requests_in_flight, rules[1].share.tokens_per_day),
             (Some(2), Some(0))
         );
     }
@@ -580,8 +574,8 @@ mod tests {
             at: limits_start() + Duration::from_secs(seconds),
             seconds,
         };
-        let rules = Arc::clone(&limits.shares.read());
-        let rules: Vec<&Rule> = rules.iter().collect();
+        let rules = Arc::clone(&limits.rules.read());
+        let rules: Vec<&Rule> = rules.iter().map(|rule| &rule.share).collect();
         for number in 0..=MOST_UNITS {
             let seconds = u64::from(number == MOST_UNITS) * 10;
             drop(

@@ -3,6 +3,7 @@
 //! One script counts a request in all counters of its rules, or in none. Requests in flight are not shared: a router that is killed
 //! would never end its own.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,10 +27,10 @@ const PREFIX: &str = "{kubeairunway-router}";
 #[derive(Clone)]
 pub struct Shared {
     connection: ConnectionManager,
-    scripts: std::sync::Arc<Scripts>,
+    server: Arc<Server>,
 }
 
-struct Scripts {
+struct Server {
     admit: Script,
     settle: Script,
     away_until: Mutex<Option<Instant>>,
@@ -74,7 +75,7 @@ impl Shared {
             .set_response_timeout(Some(WITHIN));
         Ok(Self {
             connection: ConnectionManager::new_lazy_with_config(Client::open(url)?, config)?,
-            scripts: std::sync::Arc::new(Scripts {
+            server: Arc::new(Server {
                 admit: Script::new(include_str!("admit.lua")),
                 settle: Script::new(include_str!("settle.lua")),
                 away_until: Mutex::default(),
@@ -83,12 +84,12 @@ impl Shared {
     }
 
     /// Counts a request with these tokens in the counters of its rules, unless a limit is reached.
-    pub(super) async fn admit(&self, units: &[(Key, Rule)], tokens: u64) -> Result<Verdict, Away> {
+    pub(super) async fn admit(&self, units: &[(Key, &Rule)], tokens: u64) -> Result<Verdict, Away> {
         let is_away = |until: Instant| Instant::now() < until;
-        if self.scripts.away_until.lock().is_some_and(is_away) {
+        if self.server.away_until.lock().is_some_and(is_away) {
             return Err(Away::Lately);
         }
-        let mut script = self.scripts.admit.prepare_invoke();
+        let mut script = self.server.admit.prepare_invoke();
         script.arg(tokens);
         for (key, rule) in units {
             script.key(name(key));
@@ -108,7 +109,7 @@ impl Shared {
     }
 
     fn away(&self, away: Away) -> Away {
-        *self.scripts.away_until.lock() = Some(Instant::now() + AWAY);
+        *self.server.away_until.lock() = Some(Instant::now() + AWAY);
         away
     }
 
@@ -120,7 +121,7 @@ impl Shared {
         };
         let (shared, keys): (_, Vec<String>) = (self.clone(), keys.iter().map(name).collect());
         runtime.spawn(async move {
-            let mut script = shared.scripts.settle.prepare_invoke();
+            let mut script = shared.server.settle.prepare_invoke();
             script.arg(difference.to_string());
             for key in keys {
                 script.key(key);
