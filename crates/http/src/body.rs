@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -20,8 +21,16 @@ const DISCARDED: usize = 64 * 1024 * 1024;
 
 /// A request's body is larger than its server takes.
 #[derive(Debug)]
-pub(crate) struct TooLarge {
-    pub(crate) limit: usize,
+pub struct TooLarge {
+    /// Bytes that are taken.
+    pub limit: usize,
+}
+
+/// A client has not sent the body of a request in time.
+#[derive(Debug)]
+pub struct TooSlow {
+    /// The time that it has.
+    pub limit: Duration,
 }
 
 impl TooLarge {
@@ -45,6 +54,15 @@ impl std::fmt::Display for TooLarge {
 }
 
 impl std::error::Error for TooLarge {}
+
+impl std::fmt::Display for TooSlow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = self.limit.as_secs();
+        write!(f, "the body of the request was not sent within {seconds} seconds")
+    }
+}
+
+impl std::error::Error for TooSlow {}
 
 /// A number of bytes, for people.
 pub fn size(bytes: usize) -> String {

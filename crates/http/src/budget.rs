@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::Form;
-use crate::body::{TooLarge, size};
+use crate::body::{TooLarge, TooSlow, size};
 use crate::pool::{Owner, Part, Pool};
 
 /// Memory for the bodies of a router.
@@ -71,9 +71,9 @@ impl Budget {
     }
 
     fn too_slow(&self) -> Response {
-        let seconds = self.patience.as_secs();
-        let text = format!("the body of the request was not sent within {seconds} seconds");
-        self.form.refusal(StatusCode::REQUEST_TIMEOUT, "too_slow", &text)
+        let too_slow = TooSlow { limit: self.patience };
+        self.form
+            .refusal(StatusCode::REQUEST_TIMEOUT, "too_slow", &too_slow.to_string())
     }
 
     fn unreadable(&self, error: &axum::Error) -> Response {

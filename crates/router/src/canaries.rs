@@ -106,8 +106,7 @@ impl Canaries {
 }
 
 fn version(canary: &Model) -> (i64, u8) {
-    let weight = canary.canary.as_ref().map_or(0, |canary| canary.weight);
-    (canary.generation, weight)
+    (canary.generation, canary.weight())
 }
 
 impl Compared {

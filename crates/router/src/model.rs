@@ -1,5 +1,7 @@
 //! The fields of a ModelDeployment that the router keeps. Pure.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource as _, ResourceExt as _};
 use runway_api::condition::{self, Conditions as _, shorten};
@@ -90,6 +92,17 @@ impl Model {
     /// Whether it has no name but its full name, because it takes requests for another model.
     pub fn is_behind_another(&self) -> bool {
         self.stands_in_for.is_some() || self.canary.is_some()
+    }
+
+    /// Part of the requests for another model that it gets as a canary, in percent.
+    pub fn weight(&self) -> u8 {
+        self.canary.as_ref().map_or(0, |canary| canary.weight)
+    }
+
+    /// The model that metrics and use have for its response to a request for `requested`: a stand-in has the numbers of its model; a
+    /// canary and a fallback have their own.
+    pub fn counted_as<'a>(self: &'a Arc<Self>, requested: &'a Arc<Self>) -> &'a Arc<Self> {
+        if self.stands_in_for.is_some() { requested } else { self }
     }
 
     /// The object, for Events.

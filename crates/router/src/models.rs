@@ -108,7 +108,7 @@ impl Models {
         let mut from = 0;
         let canaries = self.table.read().canaries(model);
         let drawn = canaries.into_iter().find(|canary| {
-            from += canary.canary.as_ref().map_or(0, |canary| u32::from(canary.weight));
+            from += u32::from(canary.weight());
             u32::from(draw) < from
         })?;
         match &drawn.state {

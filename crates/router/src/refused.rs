@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use runway_http::body::{TooLarge, TooSlow};
 use runway_http::refusal;
 
 use crate::limits::Beyond;
@@ -83,19 +84,13 @@ impl Refused {
 
     /// The body is larger than this many bytes.
     pub(crate) fn too_large(limit: usize) -> Self {
-        let text = format!(
-            "the body of the request is too large: at most {} are read",
-            runway_http::body::size(limit)
-        );
+        let text = TooLarge { limit }.to_string();
         Self::new(Refusal::invalid, StatusCode::PAYLOAD_TOO_LARGE, "too_large", text)
     }
 
     /// The body was not sent in time.
     pub(crate) fn too_slow(limit: Duration) -> Self {
-        let text = format!(
-            "the body of the request was not sent within {} seconds",
-            limit.as_secs()
-        );
+        let text = TooSlow { limit }.to_string();
         Self::new(Refusal::invalid, StatusCode::REQUEST_TIMEOUT, "too_slow", text)
     }
 

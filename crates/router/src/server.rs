@@ -44,7 +44,7 @@ use crate::usage::Usage;
 /// Bytes of each body that are always received.
 const ALWAYS: usize = 4 * 1024;
 /// Longest time for which a client may send a body.
-const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Header with the key of a caller, in Anthropic's API.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -244,8 +244,7 @@ async fn pass_on(
         } = Box::pin(outgoing.send(forwarded, body)).await?;
         let answer =
             answer.map_err(|error| Refused::broken(format!("{error}; the request may have been processed")))?;
-        // A stand-in has the numbers of its model; a canary and a fallback have their own.
-        let answering = if by.stands_in_for.is_some() { &model } else { &by };
+        let answering = by.counted_as(&model);
         api.metrics
             .responded(answering, &who, answer.status().as_u16(), begun.elapsed());
         if answer.status() == StatusCode::NOT_FOUND {
@@ -268,10 +267,8 @@ async fn pass_on(
             admitted,
             line,
             who: who.clone(),
-            model: Arc::clone(answering),
             estimated: requested.estimated_tokens,
-            is_success: parts.status.is_success(),
-            has_failed: parts.status.is_server_error(),
+            status: parts.status,
         };
         let metered = Metered::new(&parts.headers, body, adds_usage, |count| settled.settle(count));
         if metered.removes_events() {
@@ -403,30 +400,28 @@ struct Settled {
     admitted: Admitted,
     line: Option<UntilEnd>,
     who: Who,
-    model: Arc<Model>,
     /// Tokens of the prompt, by its length.
     estimated: u64,
-    is_success: bool,
-    /// The status was that of a failure, which was compared.
-    has_failed: bool,
+    status: StatusCode,
 }
 
 impl Settled {
     /// Counts the tokens. Without a report of the engine, an answer that was paid for counts by what is known: the length of its
     /// prompt, and the parts of its response.
     fn settle(self, count: Count) {
-        let is_estimated = count.usage.is_none() && self.is_success;
+        let model = self.by.counted_as(&self.requested);
+        let is_estimated = count.usage.is_none() && self.status.is_success();
         let estimate = Usage {
             input: if is_estimated { self.estimated } else { 0 },
             output: count.parts,
         };
         let usage = count.usage.unwrap_or(estimate);
         self.compare(&count);
-        self.admitted.end(usage.input.saturating_add(usage.output));
-        self.api.metrics.used(&self.model, &self.who, usage, is_estimated);
-        if self.is_success {
-            self.api.daily.count(&self.model, &self.who, usage, is_estimated);
+        self.api.metrics.used(model, &self.who, usage, is_estimated);
+        if self.status.is_success() {
+            self.api.daily.count(model, &self.who, usage, is_estimated);
         }
+        self.admitted.end(usage.input.saturating_add(usage.output));
         if let Some(line) = self.line {
             line.ended(Served {
                 end: count.end.as_str(),
@@ -442,7 +437,9 @@ impl Settled {
     fn compare(&self, count: &Count) {
         let first_part = count.first_part.map(|at| at.duration_since(self.engine_begun));
         if let Some(first_part) = first_part {
-            self.api.metrics.first_part(&self.model, first_part);
+            self.api
+                .metrics
+                .first_part(self.by.counted_as(&self.requested), first_part);
         }
         let is_broken = count.end == End::Broken;
         let first = if count.is_stream {
@@ -450,7 +447,8 @@ impl Settled {
         } else {
             Some(self.header_in)
         };
-        if !self.has_failed && (is_broken || first.is_some()) {
+        // A failed status was compared when it arrived.
+        if !self.status.is_server_error() && (is_broken || first.is_some()) {
             let serving = &self.api.serving;
             serving.compare(&self.requested, &self.by, is_broken, first.unwrap_or_default());
         }

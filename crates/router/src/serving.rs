@@ -176,7 +176,7 @@ impl Serving {
         let mut weight = 100;
         let mut versions = Vec::new();
         for canary in self.models.canaries(model) {
-            let given = canary.canary.as_ref().map_or(0, |canary| u32::from(canary.weight));
+            let given = u32::from(canary.weight());
             let is_stopped = !self.canaries.may_serve(&canary);
             let mut version = self.explain_version(&canary, given, prompt);
             if is_stopped {
@@ -272,9 +272,9 @@ impl Serving {
             let reason = self.canaries.count(&canary, responded, minute);
             self.metrics.canary_stopped(&canary, !self.canaries.may_serve(&canary));
             if let Some(reason) = reason {
-                let weight = canary.canary.as_ref().map_or(0, |canary| canary.weight);
                 let message = format!(
-                    "Stopped at a weight of {weight} %: {reason}. It gets no more requests until its spec or weight changes"
+                    "Stopped at a weight of {} %: {reason}. It gets no more requests until its spec or weight changes",
+                    canary.weight()
                 );
                 self.events
                     .say(canary.reference(), Note::new(EventReason::CanaryStopped, message));

@@ -65,13 +65,8 @@ pub async fn choose(api: &Api, asked: &Asked) -> Result<(Chosen, InFlight), Refu
     let prompt = read.as_ref().map_or_else(Prompt::default, |read| read.prompt.clone());
     let may_be_chosen = |address| asked.may_be(address);
     let picked = api.serving.pick(&requested, &prompt, may_be_chosen).await?;
-    // As those of the router.
-    let answering = if picked.model.stands_in_for.is_some() {
-        &requested
-    } else {
-        &picked.model
-    };
-    api.metrics.chose(answering, &picked.chosen.decision);
+    api.metrics
+        .chose(picked.model.counted_as(&requested), &picked.chosen.decision);
     let body = read
         .filter(|read| read.model != picked.name)
         .map(|read| read.renamed(&asked.body, &picked.name, false));

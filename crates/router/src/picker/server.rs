@@ -30,10 +30,8 @@ use super::messages::{
 };
 use crate::paths;
 use crate::refused::Refused;
-use crate::server::{Api, Sizes};
+use crate::server::{Api, RECEIVED_WITHIN, Sizes};
 
-/// Longest time from the beginning of a request to its last byte.
-const RECEIVED_WITHIN: Duration = Duration::from_secs(30);
 /// Longest time without a message about a response, which is the longest time for which a model may think.
 const LONGEST_SILENCE: Duration = Duration::from_hours(1);
 /// Longest time for which a client may read nothing, and for which a part of a response waits for memory.
