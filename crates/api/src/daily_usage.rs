@@ -4,6 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 /// Name of the ConfigMap, in the namespace of the router.
@@ -70,6 +73,11 @@ impl Used {
 
 /// Use of a day.
 pub type Day = BTreeMap<User, Used>;
+
+/// The day of a time (UTC).
+pub fn day(time: Timestamp) -> Date {
+    time.to_zoned(TimeZone::UTC).date()
+}
 
 /// A line, as it is written.
 #[derive(Serialize, Deserialize)]
@@ -145,6 +153,12 @@ mod tests {
         let text = write(&day).unwrap();
         assert_eq!(text.lines().next(), Some(r#"["team-a","gemma","key:shop",1,2,3,5]"#));
         assert_eq!(read(&text), (day, 0));
+    }
+
+    #[test]
+    fn days_are_those_of_utc() {
+        let time: Timestamp = "2026-11-29T23:59:59-01:00".parse().unwrap();
+        assert_eq!(day(time).to_string(), "2026-11-30");
     }
 
     #[test]

@@ -88,6 +88,11 @@ pub fn is_set(metadata: &ObjectMeta, annotation: &str) -> bool {
         .is_some_and(|value| value == "true")
 }
 
+/// The name of the ModelDeployment that one is a canary of.
+pub fn canary_for(metadata: &ObjectMeta) -> Option<&str> {
+    metadata.annotations.as_ref()?.get(CANARY_FOR).map(String::as_str)
+}
+
 /// The part of the requests that a canary gets, in percent; 0 if [`CANARY_WEIGHT`] is not a number up to 100.
 pub fn canary_weight(metadata: &ObjectMeta) -> u8 {
     let written = metadata.annotations.as_ref().and_then(|all| all.get(CANARY_WEIGHT));

@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::PostParams;
@@ -47,7 +46,7 @@ pub struct Daily {
     maps: Api<ConfigMap>,
     unwritten: Mutex<Days>,
     /// The last write failed, which was logged.
-    fails: Mutex<bool>,
+    fails: AtomicBool,
 }
 
 /// The use cannot be written.
@@ -72,7 +71,7 @@ impl Daily {
         Self {
             maps: Api::namespaced(client, namespace),
             unwritten: Mutex::default(),
-            fails: Mutex::default(),
+            fails: AtomicBool::new(false),
         }
     }
 
@@ -93,7 +92,8 @@ impl Daily {
             counted.estimated_tokens = counted.tokens();
         }
         let mut days = self.unwritten.lock();
-        add(days.entry(day(clock::now())).or_default(), user, counted);
+        let today = daily_usage::day(clock::now()).to_string();
+        add(days.entry(today).or_default(), user, counted);
     }
 
     /// Writes from time to time.
@@ -111,7 +111,7 @@ impl Daily {
             return;
         }
         let written = add_to(&self.maps, &unwritten).await;
-        let fails = std::mem::replace(&mut *self.fails.lock(), written.is_err());
+        let fails = self.fails.swap(written.is_err(), Ordering::Relaxed);
         if let Err(error) = written {
             if !fails {
                 tracing::warn!(
@@ -152,9 +152,7 @@ fn added(data: BTreeMap<String, String>, more: &Days) -> Result<BTreeMap<String,
     let mut data = data;
     for (name, more) in more {
         let (mut day, _) = daily_usage::read(data.get(name).map_or("", String::as_str));
-        for (user, used) in more {
-            add(&mut day, user.clone(), *used);
-        }
+        add_all(&mut day, more.clone());
         let mut text = daily_usage::write(&day)?;
         while text.len() > MOST_BYTES {
             fold(&mut day);
@@ -171,10 +169,13 @@ fn added(data: BTreeMap<String, String>, more: &Days) -> Result<BTreeMap<String,
 
 fn merge(days: &mut Days, more: Days) {
     for (name, more) in more {
-        let day = days.entry(name).or_default();
-        for (user, used) in more {
-            add(day, user, used);
-        }
+        add_all(days.entry(name).or_default(), more);
+    }
+}
+
+fn add_all(day: &mut Day, more: Day) {
+    for (user, used) in more {
+        add(day, user, used);
     }
 }
 
@@ -199,11 +200,6 @@ fn fold(day: &mut Day) {
         !is_small
     });
     day.insert(User::others(), others);
-}
-
-/// Name of the day of a time.
-fn day(time: Timestamp) -> String {
-    time.to_zoned(TimeZone::UTC).date().to_string()
 }
 
 #[cfg(test)]
@@ -325,11 +321,5 @@ mod tests {
         let days =
             (0..MOST_DAYS as u64 + 5).map(|number| (format!("day-{number:03}"), Day::from([(user(1), used(1))])));
         assert_eq!(added(BTreeMap::new(), &days.collect()).unwrap().len(), MOST_DAYS);
-    }
-
-    #[test]
-    fn days_are_those_of_utc() {
-        let time: Timestamp = "2026-11-29T23:59:59-01:00".parse().unwrap();
-        assert_eq!(day(time), "2026-11-30");
     }
 }

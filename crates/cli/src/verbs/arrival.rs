@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use runway_api::{ModelDeployment, Phase};
 use runway_client::diagnostic::one_line;
+use runway_client::text;
 
 use super::Error;
 use crate::patience::Patience;
@@ -17,6 +18,20 @@ pub enum Arrival {
     Failed(String),
     /// It does neither in time. With the last message.
     Late(String),
+}
+
+impl Arrival {
+    /// Reason why it does not run; `None` if it does.
+    pub fn obstacle(self, timeout: Duration) -> Option<String> {
+        match self {
+            Self::Running => None,
+            Self::Failed(message) => Some(one_line(&message)),
+            Self::Late(message) => {
+                let (after, message) = (text::age(timeout), one_line(&message));
+                Some(format!("it is not Running after {after}: {message}"))
+            }
+        }
+    }
 }
 
 /// Waits until the ModelDeployment runs on provider `to` with its current spec, or has failed, and reports progress, each line after

@@ -10,12 +10,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use json_patch::PatchOperation;
-use kube::api::{Patch, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
+use kube::api::Patch;
 use runway_api::model_deployment::ModelDeploymentSpec;
 use runway_api::{EventReason, ModelDeployment, Name, Namespace, Phase, labels};
 use runway_client::cluster::Cluster;
-use runway_client::diagnostic::one_line;
 use runway_client::diff::MANAGER;
 use runway_client::events;
 use runway_client::target::{Kind, Target, name_of};
@@ -26,8 +25,8 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::Error;
-use super::arrival::{Arrival, arrival};
-use super::beside::beside;
+use super::arrival::arrival;
+use super::beside::{self, beside};
 use super::edit::guarded;
 use crate::answer::{self, Answer};
 use crate::terminal::Terminal;
@@ -254,7 +253,7 @@ impl<'a> Rollout<'a> {
         let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace).clone();
         let name = args.name.clone();
         let model = cluster.deployment(&namespace, &name).await?;
-        if let Some(of) = canary_for(&model) {
+        if let Some(of) = labels::canary_for(&model.metadata) {
             return Err(RolloutError::IsCanary {
                 of: of.to_owned(),
                 name,
@@ -263,7 +262,7 @@ impl<'a> Rollout<'a> {
             .into());
         }
         let mut canaries = cluster.deployments(Some(&namespace)).await?;
-        canaries.retain(|md| canary_for(md) == Some(name.as_str()));
+        canaries.retain(|md| labels::canary_for(&md.metadata) == Some(name.as_str()));
         Ok(Self {
             cluster,
             namespace,
@@ -341,12 +340,7 @@ impl<'a> Rollout<'a> {
         if !args.yes && !terminal.ask("Continue?") {
             return Err(Error::NotConfirmed);
         }
-        let params = PostParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PostParams::default()
-        };
-        let api: Api<ModelDeployment> = Api::namespaced(self.cluster.client(), &self.namespace);
-        match api.create(&params, &canary).await {
+        match beside::create(&canary, self.cluster).await {
             Ok(created) => Ok(created),
             Err(kube::Error::Api(status)) if status.is_already_exists() => Err(RolloutError::NameTaken {
                 canary: name,
@@ -500,10 +494,9 @@ impl<'a> Rollout<'a> {
         let name: Name = target(md)?.name;
         let timeout = timeout.unsigned_abs();
         let read = async || Ok(self.cluster.deployment(&self.namespace, &name).await?);
-        let reason = match arrival(read, to, timeout, |_| which.clone(), terminal).await? {
-            Arrival::Running => return Ok(()),
-            Arrival::Failed(message) => one_line(&message),
-            Arrival::Late(message) => format!("it is not Running after {}: {}", text::age(timeout), one_line(&message)),
+        let arrival = arrival(read, to, timeout, |_| which.clone(), terminal).await?;
+        let Some(reason) = arrival.obstacle(timeout) else {
+            return Ok(());
         };
         Err(RolloutError::NotServing {
             which,
@@ -587,11 +580,6 @@ fn table(versions: &[Version]) -> String {
         ]);
     }
     text::aligned(&table)
-}
-
-/// The model that a ModelDeployment is a canary of.
-fn canary_for(md: &ModelDeployment) -> Option<&str> {
-    md.annotations().get(labels::CANARY_FOR).map(String::as_str)
 }
 
 /// Time at which the weight was set last.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use runway_api::Namespace;
+use runway_api::{ModelDeployment, Name, Namespace};
 use runway_client::cluster::{self, Cluster};
 use runway_client::documents::Documents;
-use runway_client::target::{Kind, Subject, Target};
+use runway_client::target::{Kind, Subject, Target, name_of};
 use runway_operator::telemetry::chain;
 
 use super::Error;
@@ -32,6 +32,28 @@ pub struct Selection {
     /// Manifests that name the objects: a file, a directory, or - for standard input; repeatable
     #[arg(short, long = "file", value_name = "FILE", conflicts_with = "targets")]
     pub files: Vec<PathBuf>,
+}
+
+/// Arguments that select one ModelDeployment, those of a namespace, or all.
+#[derive(Debug, Args)]
+pub struct Models {
+    /// Name of a ModelDeployment; all of the namespace if omitted
+    #[arg(value_parser = name_of::<ModelDeployment>)]
+    pub name: Option<Name>,
+    /// Namespace; the namespace of the kubeconfig's current context if omitted
+    #[arg(short, long)]
+    pub namespace: Option<Namespace>,
+    /// Select all namespaces
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "name"])]
+    pub all_namespaces: bool,
+}
+
+impl Models {
+    /// The namespace; `None` for all.
+    pub fn namespace<'a>(&'a self, cluster: &'a Cluster) -> Option<&'a Namespace> {
+        let namespace = self.namespace.as_ref().unwrap_or(&cluster.namespace);
+        (!self.all_namespaces).then_some(namespace)
+    }
 }
 
 /// An object in a cluster.

@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::SignedDuration;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use runway_api::{ModelDeployment, labels};
 use runway_client::cluster::Cluster;
-use runway_client::diagnostic::one_line;
 use runway_client::diff::MANAGER;
 use runway_client::text;
 use serde_json::json;
 use tokio::time::sleep;
 
 use super::Error;
-use super::arrival::{Arrival, arrival};
-use super::beside::beside;
+use super::arrival::arrival;
+use super::beside::{self, beside};
 use crate::terminal::Terminal;
 
 /// Arguments of a stand-in.
@@ -92,7 +91,7 @@ impl<'a> Surge<'a> {
         } else {
             self.create().await?;
         }
-        if let Err(reason) = self.serves(terminal).await? {
+        if let Some(reason) = self.obstacle(terminal).await? {
             self.delete().await?;
             return Err(Error::NoStandIn {
                 stand_in: name,
@@ -146,28 +145,16 @@ impl<'a> Surge<'a> {
     }
 
     async fn create(&self) -> Result<(), Error> {
-        let params = PostParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PostParams::default()
-        };
-        self.explained(self.api.create(&params, &self.stand_in).await, "create")?;
+        self.explained(beside::create(&self.stand_in, self.cluster).await, "create")?;
         Ok(())
     }
 
-    /// Waits until it serves. The inner error is the reason why it does not.
-    async fn serves(&self, terminal: &mut Terminal<'_>) -> Result<Result<(), String>, Error> {
+    /// Waits until it serves. The reason, if it does not.
+    async fn obstacle(&self, terminal: &mut Terminal<'_>) -> Result<Option<String>, Error> {
         let name = self.stand_in.name_any();
         let read = async || self.explained(self.api.get(&name).await, "read");
         let arrival = arrival(read, self.to, self.timeout, |_| name.clone(), terminal).await?;
-        Ok(match arrival {
-            Arrival::Running => Ok(()),
-            Arrival::Failed(message) => Err(one_line(&message)),
-            Arrival::Late(message) => Err(format!(
-                "it is not Running after {}: {}",
-                text::age(self.timeout),
-                one_line(&message)
-            )),
-        })
+        Ok(arrival.obstacle(self.timeout))
     }
 
     /// Sets the stand-in of the model, or removes it.

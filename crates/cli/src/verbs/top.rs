@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::SignedDuration;
-use runway_api::{ModelDeployment, Name, Namespace};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
-use runway_client::target::{Kind, name_of};
+use runway_client::target::Kind;
 use runway_client::text::{self, Format};
 use runway_client::{top, usage};
 
+use super::selection::Models;
 use super::{Error, look};
 use crate::answer::{self, Answer};
 
@@ -20,15 +20,9 @@ const LONGEST_INTERVAL: Duration = Duration::from_mins(10);
 /// Arguments of `top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Name of a ModelDeployment; all of the namespace if omitted
-    #[arg(value_parser = name_of::<ModelDeployment>)]
-    pub name: Option<Name>,
-    /// Namespace; the namespace of the kubeconfig's current context if omitted
-    #[arg(short, long)]
-    pub namespace: Option<Namespace>,
-    /// Select all namespaces
-    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "name"])]
-    pub all_namespaces: bool,
+    /// The models.
+    #[command(flatten)]
+    pub models: Models,
     /// Show a row for each pod
     #[arg(long)]
     pub pods: bool,
@@ -50,9 +44,8 @@ pub async fn top(args: &TopArgs, cluster: &Cluster) -> Result<Answer, answer::Er
         let text = format!("invalid --interval {:#}: use a time from 1ms to 10m", args.interval);
         return Err(Error::Usage(text).into());
     }
-    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace);
-    let namespace = (!args.all_namespaces).then_some(namespace);
-    let deployments = match (&args.name, namespace) {
+    let namespace = args.models.namespace(cluster);
+    let deployments = match (&args.models.name, namespace) {
         (Some(name), Some(namespace)) => vec![cluster.deployment(namespace, name).await.map_err(Error::from)?],
         _ => cluster.deployments(namespace).await.map_err(Error::from)?,
     };
@@ -68,7 +61,7 @@ pub async fn top(args: &TopArgs, cluster: &Cluster) -> Result<Answer, answer::Er
     }
     let options = top::Options {
         pods: args.pods,
-        namespaces: args.all_namespaces,
+        namespaces: args.models.all_namespaces,
     };
     let data = match args.output {
         Some(format) => text::list(&all, format)?,

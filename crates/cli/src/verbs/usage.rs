@@ -1,19 +1,18 @@
 //! `usage`: tokens and requests by day, model and tenant, as the model router counted them.
 
 use clap::Args;
+use jiff::Timestamp;
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
-use jiff::{Span, Timestamp};
-use runway_api::daily_usage::CONFIG_MAP;
-use runway_api::{ModelDeployment, Name, Namespace, labels};
+use runway_api::daily_usage::{CONFIG_MAP, day};
+use runway_api::{Namespace, labels};
 use runway_client::cluster::Cluster;
 use runway_client::diagnostic::{Diagnostic, Level};
-use runway_client::target::name_of;
-use runway_client::token_usage::{By, Query, csv, report, table};
+use runway_client::token_usage::{By, Query, csv, first_day, report, table};
 use runway_client::{daily_usage, text};
 use runway_operator::clock;
 
 use super::Error;
+use super::selection::Models;
 use crate::answer::{self, Answer};
 
 /// Days that are shown by default.
@@ -22,15 +21,9 @@ const DAYS: i64 = 30;
 /// Arguments of `usage`.
 #[derive(Debug, Args)]
 pub struct UsageArgs {
-    /// Name of a ModelDeployment; all of the namespace if omitted
-    #[arg(value_parser = name_of::<ModelDeployment>)]
-    pub name: Option<Name>,
-    /// Namespace of the models; the namespace of the kubeconfig's current context if omitted
-    #[arg(short, long)]
-    pub namespace: Option<Namespace>,
-    /// Select models in all namespaces
-    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "name"])]
-    pub all_namespaces: bool,
+    /// The models.
+    #[command(flatten)]
+    pub models: Models,
     /// Show a row for each value of these properties, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_value = "model,tenant")]
     pub by: Vec<By>,
@@ -102,22 +95,18 @@ pub async fn usage(args: &UsageArgs, cluster: &Cluster) -> Result<Answer, answer
 }
 
 fn query(args: &UsageArgs, cluster: &Cluster, now: Timestamp) -> Result<Query, Error> {
-    let until = args.until.unwrap_or_else(|| now.to_zoned(TimeZone::UTC).date());
-    let since = match args.since {
-        Some(since) => since,
-        None => until.saturating_sub(Span::new().days(DAYS - 1)),
-    };
+    let until = args.until.unwrap_or_else(|| day(now));
+    let since = args.since.unwrap_or_else(|| first_day(until, DAYS));
     if since > until {
         return Err(Error::Usage(format!(
             "invalid --since {since}: it is after the last day, {until}"
         )));
     }
-    let namespace = args.namespace.as_ref().unwrap_or(&cluster.namespace).clone();
     Ok(Query {
         by: args.by.iter().copied().collect(),
         since,
         until,
-        namespace: (!args.all_namespaces).then_some(namespace),
-        model: args.name.clone(),
+        namespace: args.models.namespace(cluster).cloned(),
+        model: args.models.name.clone(),
     })
 }

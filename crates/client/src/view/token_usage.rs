@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::{Cell, CellAlignment};
+use jiff::Span;
 use jiff::civil::Date;
 use runway_api::daily_usage::{self, Used, User};
 use runway_api::{Name, Namespace};
@@ -65,6 +66,11 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Lines that cannot be read.
     pub skipped: usize,
+}
+
+/// The first of so many days.
+pub fn first_day(last: Date, days: i64) -> Date {
+    last.saturating_sub(Span::new().days(days - 1))
 }
 
 /// Selects and adds up the use of the days of the ConfigMap.

@@ -7,11 +7,11 @@ use axum::extract::Query as Asked;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
+use jiff::Timestamp;
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
-use jiff::{Span, Timestamp};
+use runway_api::daily_usage::day;
 use runway_client::daily_usage::{self, Error};
-use runway_client::token_usage::{By, NUMBERS, Query, Report, csv, report};
+use runway_client::token_usage::{By, NUMBERS, Query, Report, csv, first_day, report};
 use runway_manifests::NAMESPACE;
 use runway_operator::clock;
 use runway_operator::telemetry::chain;
@@ -149,11 +149,11 @@ impl Filter {
     }
 
     fn query(&self, now: Timestamp) -> Query {
-        let until = now.to_zoned(TimeZone::UTC).date();
+        let until = day(now);
         let by = PROPERTIES.iter().filter(|(value, ..)| *value == self.by);
         Query {
             by: by.flat_map(|(_, _, by)| by.iter().copied()).collect(),
-            since: until.saturating_sub(Span::new().days(self.days - 1)),
+            since: first_day(until, self.days),
             until,
             namespace: self.namespace.parse().ok(),
             model: None,

@@ -50,24 +50,26 @@ fn limits(observed: &Observed) -> Judged {
 
 fn canaries(observed: &Observed) -> Judged {
     let models = observed.models()?;
-    let of = |md: &ModelDeployment| md.annotations().get(labels::CANARY_FOR).cloned();
-    let canaries: Vec<(&ModelDeployment, String)> = models.iter().filter_map(|md| Some((md, of(md)?))).collect();
+    let canaries = models
+        .iter()
+        .filter_map(|md| Some((md, labels::canary_for(&md.metadata)?)));
+    let canaries: Vec<(&ModelDeployment, &str)> = canaries.collect();
     unless_none(&canaries, "canaries")?;
     let weight = |md: &ModelDeployment| u32::from(labels::canary_weight(&md.metadata));
     let all = |namespace: Option<String>, name: &str| -> u32 {
         let same = canaries
             .iter()
-            .filter(|(md, of)| md.namespace() == namespace && of == name);
+            .filter(|(md, of)| md.namespace() == namespace && *of == name);
         same.map(|(md, _)| weight(md)).sum()
     };
-    let obstacle = |(canary, name): &(&ModelDeployment, String)| {
+    let obstacle = |(canary, name): &(&ModelDeployment, &str)| {
         let is_it = |md: &&ModelDeployment| md.namespace() == canary.namespace() && md.name_any() == *name;
         let written = canary.annotations().get(labels::CANARY_WEIGHT);
         match models.iter().find(is_it) {
             None => Some(format!(
                 "a canary of '{name}', which does not exist: it gets no requests"
             )),
-            Some(md) if of(md).is_some() => Some(format!(
+            Some(md) if labels::canary_for(&md.metadata).is_some() => Some(format!(
                 "a canary of '{name}', which is a canary itself: it gets no requests"
             )),
             Some(_) if weight(canary) == 0 && written.is_some_and(|written| written != "0") => {
