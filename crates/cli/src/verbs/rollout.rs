@@ -137,7 +137,7 @@ pub enum RolloutError {
         /// Namespace.
         namespace: Namespace,
     },
-    /// There is no canary.
+    /// The model has no canary.
     #[error(
         "'{name}' has no canary: start one, as in: kubeairunway rollout start {name} -n {namespace} --set FIELD=VALUE"
     )]

@@ -55,7 +55,7 @@ pub enum Format {
 /// Reads the use.
 ///
 /// # Errors
-/// There is no router, or the user may not read its ConfigMap.
+/// The router is not installed, or the user may not get its ConfigMap.
 pub async fn usage(args: &UsageArgs, cluster: &Cluster) -> Result<Answer, answer::Error> {
     let query = query(args, cluster, clock::now())?;
     let days = daily_usage::days(cluster, &args.router_namespace).await;

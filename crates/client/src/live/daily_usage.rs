@@ -24,7 +24,7 @@ pub enum Error {
 /// Days of the router in this namespace.
 ///
 /// # Errors
-/// There is no router, or the user may not get the ConfigMap.
+/// The router is not installed, or the user may not get the ConfigMap.
 pub async fn days(cluster: &Cluster, router: &str) -> Result<BTreeMap<String, String>, Error> {
     let maps: Api<ConfigMap> = Api::namespaced(cluster.client(), router);
     match maps.get(CONFIG_MAP).await {

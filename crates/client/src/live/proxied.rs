@@ -161,7 +161,7 @@ impl<'a> Proxied<'a> {
     /// The program of a cluster, for a user with this token, or with that of the kubeconfig.
     ///
     /// # Errors
-    /// The kubeconfig has no token, or there is no program that could require one.
+    /// The kubeconfig has no token, or the program is not installed.
     pub async fn of(
         program: &'static Program,
         cluster: &'a Cluster,

@@ -55,7 +55,7 @@ impl Status {
         Self { code: 8, message }
     }
 
-    /// There is no such method, or it does not work in this way.
+    /// The server does not have the method, or does not support the call.
     pub const fn unimplemented(message: &'static str) -> Self {
         Self { code: 12, message }
     }
@@ -89,12 +89,12 @@ pub fn encoded(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// Reason why there is no next message.
+/// Reason why the next message cannot be received.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The client has left.
     Left,
-    /// There is no memory left for it. Another attempt may find some.
+    /// The memory for messages is used up. Another attempt may succeed.
     Full,
     /// The client does not follow the protocol.
     Status(Status),
@@ -133,7 +133,7 @@ impl Messages {
     /// again after it was dropped or the pool was full.
     ///
     /// # Errors
-    /// There is no next message.
+    /// The next message cannot be received.
     pub async fn next<M: Message + Default>(&mut self, kept: usize) -> Result<Option<M>, Broken> {
         loop {
             let counted = (kept + self.received.len()).saturating_sub(ALWAYS);

@@ -130,7 +130,7 @@ pub struct HttpHeaders {
     /// The headers, with those of HTTP/2, such as `:path`.
     #[prost(message, optional, tag = "1")]
     pub headers: Option<HeaderMap>,
-    /// There is no body and there are no trailers.
+    /// The message has neither a body nor trailers.
     #[prost(bool, tag = "3")]
     pub end_of_stream: bool,
 }

@@ -11,10 +11,10 @@ use crate::measure::{as_number, quantile};
 const LIMITS: [f64; 3] = [1.0, 5.0, 10.0];
 /// Most characters of the reason why a contender has no figures.
 const REASON: usize = 300;
-/// Text of a figure that there is not.
+/// Text of a missing figure.
 const NONE: &str = "–";
 
-/// All tables. There is none for conversations without rows.
+/// All tables. Without rows, that of conversations is omitted.
 pub(super) fn text(loads: &[Row<(Load, Streams)>], traces: &[Row<Played>]) -> String {
     let mut text = rates(loads) + "\n" + &costs(loads) + "\n" + &streams(loads);
     if !traces.is_empty() {

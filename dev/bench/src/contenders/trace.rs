@@ -41,7 +41,7 @@ pub(super) struct Played {
 }
 
 impl Trace {
-    /// The same for the same numbers.
+    /// A conversation that depends on these numbers only.
     pub(super) fn new(seed: u64, conversations: usize, turns: usize) -> Self {
         let mut random = Random(seed);
         let texts = (0..conversations)
