@@ -2,10 +2,11 @@
 
 use std::{
     fs::{self, File},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
+use sha2::{Digest as _, Sha256};
 
 use crate::say;
 
@@ -35,6 +36,25 @@ pub(crate) fn hold(what: &str) -> Result<File> {
         file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
     }
     Ok(file)
+}
+
+/// Folder of the cache for a part with this content, which `install` fills once on this machine.
+pub(crate) fn once(name: &str, content: &str, install: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let fingerprint = &hex::encode(Sha256::digest(content))[..12];
+    let what = format!("{name}-{fingerprint}");
+    let folder = cache_folder()?.join(&what);
+    let complete = folder.join("complete");
+    if complete.is_file() {
+        return Ok(folder);
+    }
+    let _lock = hold(&what)?;
+    if !complete.is_file() {
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder)?;
+        install(&folder)?;
+        fs::write(complete, "")?;
+    }
+    Ok(folder)
 }
 
 #[expect(

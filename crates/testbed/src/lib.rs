@@ -20,7 +20,7 @@
 //! | [`tokens`] | tokens of ServiceAccounts |
 //! | [`crds`] | upstream CRDs, the real ones where they can be had |
 //! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other |
-//! | [`valkey`] | a real Valkey or Redis |
+//! | [`valkey`] | a real Valkey |
 //! | [`keda`] | a real KEDA, as pods of a node |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
 //! | [`sqs`] | a server that speaks SQS' protocol |

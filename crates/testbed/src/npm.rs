@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
-use sha2::{Digest as _, Sha256};
 
-use crate::cache::{cache_folder, hold};
+use crate::cache::once;
 use crate::process::output;
 use crate::say;
 
@@ -34,27 +33,12 @@ pub fn has_node(what: &str) -> bool {
 /// # Errors
 /// They cannot be installed.
 pub fn clients() -> Result<PathBuf> {
-    let fingerprint = &hex::encode(Sha256::digest(LOCK))[..12];
-    let what = format!("npm-clients-{fingerprint}");
-    let folder = cache_folder()?.join(&what);
-    let complete = folder.join("complete");
-    if complete.is_file() {
-        return Ok(folder);
-    }
-    let _lock = hold(&what)?;
-    if complete.is_file() {
-        return Ok(folder);
-    }
-    say("Installing clients from npm, once");
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder)?;
-    fs::write(folder.join("package.json"), PACKAGE)?;
-    fs::write(folder.join("package-lock.json"), LOCK)?;
-    output(
-        Command::new("npm")
-            .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
-            .current_dir(&folder),
-    )?;
-    fs::write(complete, "")?;
-    Ok(folder)
+    once("npm-clients", LOCK, |folder| {
+        say("Installing clients from npm, once");
+        fs::write(folder.join("package.json"), PACKAGE)?;
+        fs::write(folder.join("package-lock.json"), LOCK)?;
+        let arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+        output(Command::new("npm").args(arguments).current_dir(folder))?;
+        Ok(())
+    })
 }

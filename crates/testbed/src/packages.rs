@@ -21,8 +21,6 @@ pub(crate) enum Evidence {
     /// A program in the search path.
     Program(&'static str),
     File(&'static str),
-    /// One of these.
-    AnyFile(&'static [&'static str]),
 }
 
 const fn program(name: &'static str, program: &'static str) -> Package {
@@ -55,13 +53,6 @@ pub(crate) const NODE: [Package; 10] = [
 
 /// For [`crate::RabbitMq`].
 pub(crate) const RABBITMQ: [Package; 1] = [file("rabbitmq-server", "/usr/lib/rabbitmq/bin/rabbitmq-server")];
-/// For [`crate::Valkey`]: Redis 7, which Debian 12 has in place of Valkey. An installed Valkey is used instead.
-pub(crate) const VALKEY: [Package; 1] = [Package {
-    name: "redis-server",
-    evidence: Evidence::AnyFile(&VALKEY_PROGRAMS),
-}];
-/// Programs of those packages.
-pub(crate) const VALKEY_PROGRAMS: [&str; 2] = ["/usr/bin/valkey-server", "/usr/bin/redis-server"];
 /// For [`crate::clocks`].
 pub(crate) const FAKETIME: [Package; 1] = [file("libfaketime", FAKETIME_LIBRARY)];
 /// Library of that package.
@@ -93,7 +84,7 @@ pub(crate) fn obstacle(packages: &[Package]) -> Option<String> {
 
 /// Installs what tests want, save what is large: at once, because apt reads its lists anew each time. Blocking.
 pub(crate) fn ensure_small() -> Result<()> {
-    ensure(&[RABBITMQ, VALKEY, FAKETIME, CURL, PROMETHEUS, BUSYBOX, PYTHON].concat())
+    ensure(&[RABBITMQ, FAKETIME, CURL, PROMETHEUS, BUSYBOX, PYTHON].concat())
 }
 
 /// Installs what is missing. If that is not possible, `what` is skipped and reported, and the result is false. Blocking.
@@ -138,7 +129,6 @@ fn missing(packages: &[Package]) -> Vec<&'static str> {
 fn is_there(package: &Package) -> bool {
     match package.evidence {
         Evidence::File(path) => Path::new(path).exists(),
-        Evidence::AnyFile(paths) => paths.iter().any(|path| Path::new(path).exists()),
         Evidence::Program(name) => Command::new("sh")
             .args(["-c", "PATH=$PATH:/usr/sbin:/sbin command -v \"$0\"", name])
             .stdout(Stdio::null())

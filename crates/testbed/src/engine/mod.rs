@@ -41,7 +41,7 @@ use crate::{
     images::{Config, Image, Layered, Rootfs, made_once, write_all},
     node,
     process::{Component, Process, with_environment},
-    roots::{self, Root},
+    roots::{self, Root, entry},
     say,
 };
 
@@ -138,26 +138,12 @@ impl LlamaServer {
         Ok(Self { image, next, root })
     }
 
-    /// Runs it without a change of root: its own loader finds its own libraries, and ggml looks for those of the processor
-    /// in the working folder.
+    /// ggml looks for the libraries of the processor in the working folder.
     fn command(&self) -> Result<Vec<String>> {
-        let root = &self.root.folder;
-        let libraries = entry(&root.join("usr/lib"), "-linux-gnu")?;
-        let loader = entry(&libraries, "ld-linux")?;
-        let processors = entry(&libraries.join("ggml"), "backends")?;
-        let text = |path: &Path| path.display().to_string();
-        let search = format!("{0}:{0}/llama", text(&libraries));
-        Ok([
-            "env",
-            "-C",
-            &text(&processors),
-            &text(&loader),
-            "--library-path",
-            &search,
-            &format!("{}{PROGRAM}", text(root)),
-        ]
-        .map(str::to_owned)
-        .into())
+        let processors = entry(&self.root.libraries()?.join("ggml"), "backends")?;
+        let folder = ["env", "-C", &processors.display().to_string()].map(str::to_owned);
+        let command = self.root.command(PROGRAM, &["llama"])?;
+        Ok(folder.into_iter().chain(command).collect())
     }
 }
 
@@ -270,19 +256,6 @@ fn write_images(names: [&str; 2], root: &Path, model: &[u8], archive: &Path) -> 
     let digests = write_all(&images, archive)?;
     ensure!(digests[0] != digests[1], "two images have one digest");
     digests.into_iter().next().context("an image has a digest")
-}
-
-/// The entry of `folder` whose name contains `part`.
-fn entry(folder: &Path, part: &str) -> Result<PathBuf> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    entries
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| {
-            path.file_name()
-                .is_some_and(|name| name.to_string_lossy().contains(part))
-        })
-        .with_context(|| format!("{} has no entry with `{part}` in its name", folder.display()))
 }
 
 /// Checks that an engine exports these metrics. A counter may be named without `_total`.
