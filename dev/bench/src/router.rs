@@ -255,21 +255,37 @@ async fn streams(ways: [Way; 2], count: usize) -> Result<[Row; 2]> {
     let timed = async |way: Way| {
         let mut connection = Connection::open(way.address).await?;
         let body = json!({ "model": way.model, "messages": [], "stream": true });
-        let (mut times, mut ended) = (Vec::new(), false);
-        let event = |event: &str| {
-            let arrived = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            ended |= event == "[DONE]";
-            times.extend(sent(event).map(|sent| milliseconds(arrived.saturating_sub(sent))));
-        };
+        let mut stream = Stream::default();
+        let event = |event: &str| stream.take(event);
         connection.events(chat(way.key, &body)?, event).await?;
-        ensure!(ended && !times.is_empty(), "the stream {} broke off", way.name);
-        Ok(times)
+        let Stream { delays, ended } = stream;
+        ensure!(ended && !delays.is_empty(), "the stream {} broke off", way.name);
+        Ok(delays)
     };
     added("added to a part of a stream", &in_turn(ways, count, timed).await?, 0.2)
 }
 
+/// A stream of the test engine.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// Time of each part from the engine to the client, by the clock of the machine, in milliseconds.
+    pub(super) delays: Vec<f64>,
+    /// The last event has arrived.
+    pub(super) ended: bool,
+}
+
+impl Stream {
+    /// Takes in an event that arrives now.
+    pub(super) fn take(&mut self, event: &str) {
+        let arrived = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.ended |= event == "[DONE]";
+        let delay = sent(event).map(|sent| milliseconds(arrived.saturating_sub(sent)));
+        self.delays.extend(delay);
+    }
+}
+
 /// The time at which the test engine sent an event of a stream, since 1970. `None` for events without content, such as the last.
-pub(super) fn sent(event: &str) -> Option<Duration> {
+fn sent(event: &str) -> Option<Duration> {
     let part: Value = serde_json::from_str(event).ok()?;
     let content = part["choices"][0]["delta"]["content"].as_str()?;
     Some(Duration::from_nanos(content.parse().ok()?))
@@ -297,8 +313,7 @@ async fn rate(ways: [Way; 2], clients: usize, seconds: u64) -> Result<f64> {
             while Instant::now() < until {
                 let answer = way.ask(&mut connection).await?;
                 answered += 1;
-                // llama-server closes each connection after 100 requests.
-                if answer.headers.get("connection").is_some_and(|value| value == "close") {
+                if answer.closes() {
                     connection = Connection::open(way.address).await?;
                 }
             }

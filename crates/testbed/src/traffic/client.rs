@@ -116,6 +116,13 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Whether the server closes the connection: llama-server does after 100 requests.
+    pub fn closes(&self) -> bool {
+        self.headers
+            .get(header::CONNECTION)
+            .is_some_and(|value| value == "close")
+    }
+
     /// Receives the rest of a response. An error if it breaks off.
     pub async fn of(response: Response<Incoming>) -> Result<Self> {
         let (parts, body) = response.into_parts();

@@ -1,6 +1,6 @@
 //! Clients that send one request after the other, and streams.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::future::join_all;
@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::running::{Running, Target};
 use crate::measure::{as_number, quantile, seconds};
-use crate::router::{milliseconds, sent};
+use crate::router::{Stream, milliseconds};
 use crate::step;
 
 /// Pause of a client after a failure.
@@ -122,7 +122,7 @@ async fn once(target: &Target, connection: &mut Option<Connection>, body: &Value
         None => Connection::open(target.address).await?,
     };
     let (time, answer) = timed(target, &mut open, body).await?;
-    *connection = stays_open(&answer).then_some(open);
+    *connection = (!answer.closes()).then_some(open);
     Ok(time)
 }
 
@@ -131,11 +131,6 @@ pub(super) async fn timed(target: &Target, connection: &mut Connection, body: &V
     let begun = Instant::now();
     let answer = timeout(PATIENCE, target.ask(connection, body)).await??;
     Ok((milliseconds(begun.elapsed()), answer))
-}
-
-/// llama-server closes each connection after 100 requests.
-pub(super) fn stays_open(answer: &Answer) -> bool {
-    answer.headers.get("connection").is_none_or(|value| value != "close")
 }
 
 /// Figures of streams.
@@ -150,22 +145,18 @@ pub(super) struct Streams {
 /// Receives so many streams of so many parts at once.
 pub(super) async fn streams(target: &Target, count: usize, parts: usize) -> Streams {
     let received = join_all((0..count).map(|_| stream(target))).await;
-    let is_whole = |(delays, ended): &&(Vec<f64>, bool)| *ended && delays.len() == parts;
+    let is_whole = |stream: &&Stream| stream.ended && stream.delays.len() == parts;
     Streams {
         asked: count,
         whole: received.iter().filter(is_whole).count(),
-        delays: received.into_iter().flat_map(|(delays, _)| delays).collect(),
+        delays: received.into_iter().flat_map(|stream| stream.delays).collect(),
     }
 }
 
-/// Delays of the parts of a stream that arrived, and whether it ended in order.
-async fn stream(target: &Target) -> (Vec<f64>, bool) {
-    let (mut delays, mut ended) = (Vec::new(), false);
-    let event = |event: &str| {
-        let arrived = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        ended |= event == "[DONE]";
-        delays.extend(sent(event).map(|sent| milliseconds(arrived.saturating_sub(sent))));
-    };
+/// A stream, as far as it arrived in order.
+async fn stream(target: &Target) -> Stream {
+    let mut stream = Stream::default();
+    let event = |event: &str| stream.take(event);
     let received = async {
         let mut body = target.short();
         body["stream"] = json!(true);
@@ -173,7 +164,8 @@ async fn stream(target: &Target) -> (Vec<f64>, bool) {
         connection.events(chat(&target.token, &body)?, event).await
     };
     let is_whole = matches!(timeout(PATIENCE, received).await, Ok(Ok(())));
-    (delays, ended && is_whole)
+    stream.ended &= is_whole;
+    stream
 }
 
 #[cfg(test)]

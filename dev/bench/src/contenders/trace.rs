@@ -10,7 +10,7 @@ use runway_testbed::traffic::{Answer, Connection};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::load::{stays_open, timed};
+use super::load::timed;
 use super::running::Target;
 use crate::measure::as_number;
 
@@ -119,7 +119,7 @@ impl<'a> Conversation<'a> {
             None => Connection::open(target.address).await?,
         };
         let (time, answer) = timed(target, &mut connection, &body).await?;
-        if stays_open(&answer) {
+        if !answer.closes() {
             connections.insert(target.address, connection);
         }
         let content = &answer.json()["choices"][0]["message"]["content"];
