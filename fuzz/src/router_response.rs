@@ -54,6 +54,8 @@ fn received(content: &'static str, body: &[u8], size: usize, added: bool) -> (Ve
         .expect("no part fails")
         .to_bytes()
         .to_vec();
-    let count = count.lock().unwrap().take();
-    (whole, count.expect("it is counted at its end"))
+    let count: Count = count.lock().unwrap().take().expect("it is counted at its end");
+    // The time of the first part depends on the parts.
+    let count = Count { first_part: None, ..count };
+    (whole, count)
 }

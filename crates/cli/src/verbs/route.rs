@@ -1,5 +1,6 @@
 //! `route`: the replica that the model router would choose for a prompt, and why.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use runway_client::router;
 use runway_client::target::name_of;
 use runway_client::text::{self, Format};
 use runway_operator::client::ClientArgs;
-use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::Error;
 use crate::answer::{self, Answer};
@@ -73,10 +74,10 @@ pub async fn route(args: &RouteArgs, client: &ClientArgs, cluster: &Cluster) -> 
     Ok(Answer::new(data, Vec::new()))
 }
 
-/// The body with this name of the model.
+/// The body with this name of the model. Its other fields keep their text, by which the router recognizes prompts.
 fn named(body: &[u8], model: &str) -> Result<Vec<u8>, serde_json::Error> {
-    let mut body: serde_json::Map<String, Value> = serde_json::from_slice(body)?;
-    body.insert("model".to_owned(), Value::String(model.to_owned()));
+    let mut body: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(body)?;
+    body.insert("model".to_owned(), to_raw_value(model)?);
     serde_json::to_vec(&body)
 }
 
@@ -167,6 +168,13 @@ mod tests {
     fn body_of_a_client_keeps_its_fields() {
         let body = named(br#"{"model": "x", "messages": []}"#, "team/gemma").unwrap();
         assert_eq!(body, br#"{"messages":[],"model":"team/gemma"}"#);
+        let body = named(
+            br#"{"messages": [{"role": "user",  "content": "\u0041"}]}"#,
+            "team/gemma",
+        )
+        .unwrap();
+        let expected = br#"{"messages":[{"role": "user",  "content": "\u0041"}],"model":"team/gemma"}"#;
+        assert_eq!(body, expected, "the text of its messages");
         assert!(named(b"[]", "team/gemma").is_err());
     }
 }
