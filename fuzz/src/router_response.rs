@@ -56,6 +56,9 @@ fn received(content: &'static str, body: &[u8], size: usize, added: bool) -> (Ve
         .to_vec();
     let count: Count = count.lock().unwrap().take().expect("it is counted at its end");
     // The time of the first part depends on the parts.
-    let count = Count { first_part: None, ..count };
+    let count = Count {
+        first_part: None,
+        ..count
+    };
     (whole, count)
 }

@@ -1,6 +1,7 @@
 //! The sidecar with a real RabbitMQ and a real runtime process. The broker is started once for all of them.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use runway_asya_testbed::pipeline::{Actor, Broker, Incoming};
-use runway_testbed::{RabbitMq, RabbitMqOptions, eventually};
+use runway_testbed::{RabbitMq, RabbitMqOptions, eventually, free_ports};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
@@ -850,8 +851,8 @@ async fn a_dead_runtime(rabbit: &RabbitMq) -> Result<()> {
 /// In place, another container of the pod can have the port of the metrics.
 async fn a_taken_port(rabbit: &RabbitMq) -> Result<()> {
     let world = World::new(rabbit, "port").await?;
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
-    let address = listener.local_addr()?.to_string();
+    let address = free_address()?.to_string();
+    let listener = std::net::TcpListener::bind(&address)?;
     let metrics = [("ASYA_METRICS_ENABLED", "true"), ("ASYA_METRICS_ADDR", &*address)];
     let actor = world.actor("a", &[], &metrics).await?;
     world.send("a", &message("1", &["a"], json!(1))).await?;
@@ -872,7 +873,7 @@ async fn a_hung_runtime(rabbit: &RabbitMq) -> Result<()> {
     std::fs::write(folder.path().join("hanging.py"), handler)?;
     let limit = "ASYA_RUNTIME_TIMEOUT=1s";
     let runtime = python_runtime(folder.path(), "hanging.take", &[limit]);
-    let address = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.to_string();
+    let address = free_address()?.to_string();
     let variables = [
         ("ASYA_RUNTIME_TIMEOUT", "1s"),
         ("ASYA_METRICS_ENABLED", "true"),
@@ -937,9 +938,7 @@ async fn calls_at_once(rabbit: &RabbitMq) -> Result<()> {
 async fn a_target_that_is_down(rabbit: &RabbitMq) -> Result<()> {
     const MESSAGES: u64 = 5;
     let world = World::new(rabbit, "down").await?;
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
-    let address = listener.local_addr()?;
-    drop(listener);
+    let address = free_address()?;
     let url = format!("ASYA_TARGET_URL=http://{address}/predict");
     let settings = [&*url, "ASYA_TARGET_TIMEOUT=1", "ASYA_TARGET_WAIT=0"];
     let folder = tempfile::tempdir()?;
@@ -979,8 +978,14 @@ async fn a_target_that_is_down(rabbit: &RabbitMq) -> Result<()> {
     Ok(())
 }
 
+/// An address for a server. Connections from this machine never get its port.
+fn free_address() -> Result<SocketAddr> {
+    let [port] = free_ports()?;
+    Ok((Ipv4Addr::LOCALHOST, port).into())
+}
+
 /// A server that answers every request.
-async fn answer_all(address: std::net::SocketAddr) -> Result<()> {
+async fn answer_all(address: SocketAddr) -> Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     let router = axum::Router::new().fallback(async || axum::Json(json!({"ok": true})));
     runway_http::serve(

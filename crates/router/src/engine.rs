@@ -419,7 +419,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
 
     use super::*;
 
@@ -613,9 +613,10 @@ mod tests {
 
     #[tokio::test]
     async fn replica_that_accepts_no_connection_is_skipped() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let gone = listener.local_addr().unwrap();
-        drop(listener);
+        // It has a port and does not listen.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let gone = socket.local_addr().unwrap();
         let (address, _) = engine("Content-Length: 2\r\n", false).await;
         let engines = engines(&[gone, address]);
         for _ in 0..4 {
