@@ -145,6 +145,16 @@ const KEDA: Module = Module {
     cgo: false,
 };
 
+/// For benchmarks: the endpoint picker of the inference extension of the Gateway API. Its build takes 8 minutes.
+const ENDPOINT_PICKER: Module = Module {
+    name: "endpoint-picker",
+    go_mod: include_str!("../endpoint-picker/go.mod"),
+    go_sum: include_str!("../endpoint-picker/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+
 /// CRDs of the Gateway API and of its inference extension: only files, nothing is built.
 const GATEWAY_API: Module = Module {
     name: "gateway-api",
@@ -216,6 +226,11 @@ const KEDA_ADAPTER: Program = Program {
     name: "keda-adapter",
     package: "github.com/kedacore/keda/v2/cmd/adapter",
     module: &KEDA,
+};
+const ENDPOINT_PICKER_SERVER: Program = Program {
+    name: "epp",
+    package: "sigs.k8s.io/gateway-api-inference-extension/cmd/epp",
+    module: &ENDPOINT_PICKER,
 };
 
 /// Each in build order: the quick one first, so that a broken toolchain shows at once.
@@ -409,6 +424,13 @@ pub fn actionlint() -> Result<PathBuf> {
     Ok(ACTIONLINT_COMMAND.path(&cache))
 }
 
+/// Path of the endpoint picker, which is built if it is missing. Blocking; takes minutes the first time.
+pub(crate) fn endpoint_picker() -> Result<PathBuf> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&ENDPOINT_PICKER_SERVER])?;
+    Ok(ENDPOINT_PICKER_SERVER.path(&cache))
+}
+
 /// Path of a Lua interpreter, which is built if it is missing. Blocking; takes some seconds the first time.
 ///
 /// # Errors
@@ -451,7 +473,7 @@ pub(crate) fn keda() -> Result<Keda> {
 }
 
 /// Files of the Gateway API's modules: the module and the path in it.
-const GATEWAY_API_CRDS: [(&str, &str); 3] = [
+const GATEWAY_API_CRDS: [(&str, &str); 5] = [
     (
         "sigs.k8s.io/gateway-api",
         "config/crd/standard/gateway.networking.k8s.io_gateways.yaml",
@@ -464,10 +486,18 @@ const GATEWAY_API_CRDS: [(&str, &str); 3] = [
         "sigs.k8s.io/gateway-api-inference-extension",
         "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
     ),
+    (
+        "sigs.k8s.io/gateway-api-inference-extension",
+        "config/crd/bases/inference.networking.x-k8s.io_inferenceobjectives.yaml",
+    ),
+    (
+        "sigs.k8s.io/gateway-api-inference-extension",
+        "config/crd/bases/inference.networking.x-k8s.io_inferencemodelrewrites.yaml",
+    ),
 ];
 
-/// Texts of the CRDs of Gateways, HTTPRoutes and InferencePools, downloaded once. Blocking.
-pub(crate) fn gateway_api() -> Result<[String; 3]> {
+/// Texts of the CRDs of the Gateway API and of its inference extension, downloaded once. Blocking.
+pub(crate) fn gateway_api() -> Result<Vec<String>> {
     let cache = cache_folder()?;
     let folder = GATEWAY_API.folder(&cache);
     let source = folder.join("src");
@@ -485,9 +515,8 @@ pub(crate) fn gateway_api() -> Result<[String; 3]> {
             fs::rename(unfinished, copy(path))?;
         }
     }
-    let [gateways, routes, pools] = GATEWAY_API_CRDS;
     let read = |(_, path): (&str, &str)| fs::read_to_string(copy(path)).with_context(|| path.to_owned());
-    Ok([read(gateways)?, read(routes)?, read(pools)?])
+    GATEWAY_API_CRDS.into_iter().map(read).collect()
 }
 
 /// The folder that is called like `to` in the sources of a Go module: Go's own cache may be gone when it is wanted.

@@ -106,12 +106,12 @@ pub fn minimal_crds() -> Result<Vec<(&'static str, CustomResourceDefinition)>> {
     parsed.collect()
 }
 
-/// The real CRDs of the Gateway API: Gateways, HTTPRoutes, and InferencePools of its inference extension. They are downloaded as
-/// Go modules once. No controller of a Gateway acts on them.
-pub async fn gateway_api() -> Result<[CustomResourceDefinition; 3]> {
-    let [gateways, routes, pools] = tokio::task::spawn_blocking(binaries::gateway_api).await??;
-    let parsed = |text: &str| serde_saphyr::from_str(text).context("not a CustomResourceDefinition");
-    Ok([parsed(&gateways)?, parsed(&routes)?, parsed(&pools)?])
+/// The real CRDs of the Gateway API (Gateways and HTTPRoutes) and of its inference extension. They are downloaded as Go modules
+/// once. No controller of a Gateway acts on them.
+pub async fn gateway_api() -> Result<Vec<CustomResourceDefinition>> {
+    let texts = tokio::task::spawn_blocking(binaries::gateway_api).await??;
+    let parsed = |text: &String| serde_saphyr::from_str(text).context("not a CustomResourceDefinition");
+    texts.iter().map(parsed).collect()
 }
 
 /// Installs or updates a CRD and waits until the API server serves it.

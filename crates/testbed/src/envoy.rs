@@ -23,6 +23,9 @@ pub fn version() -> &'static str {
 /// Header with the chosen endpoint.
 const DESTINATION: &str = "x-gateway-destination-endpoint";
 
+/// Mode in which Envoy sends bodies to the picker as they arrive, and receives them from it.
+pub const FULL_DUPLEX: &str = "FULL_DUPLEX_STREAMED";
+
 /// Way in which Envoy talks to an endpoint picker.
 #[derive(Clone, Copy, Debug)]
 pub struct Picker {
@@ -30,7 +33,7 @@ pub struct Picker {
     pub address: SocketAddr,
     /// Connect with TLS. The certificate is not verified, as in implementations of the Gateway API.
     pub tls: bool,
-    /// Mode of bodies, such as `FULL_DUPLEX_STREAMED`.
+    /// Mode of bodies, such as [`FULL_DUPLEX`].
     pub request_body_mode: &'static str,
     /// Mode of bodies of responses.
     pub response_body_mode: &'static str,

@@ -26,6 +26,7 @@
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`clocks`] | processes whose clocks are wrong |
 //! | [`npm`] | clients of the router from npm |
+//! | [`reference_picker`] | the endpoint picker of the inference extension of the Gateway API |
 //! | [`browser`] | Chromium, driven by Playwright |
 //! | [`prepare`] | gets what tests need of the machine, ahead of them |
 //! | [`proxy`] | a TCP proxy whose connections can be cut |
@@ -82,6 +83,7 @@ pub mod programs;
 pub mod proxy;
 pub mod python;
 pub mod rabbitmq;
+pub mod reference_picker;
 mod roots;
 pub mod sqs;
 pub mod tokens;

@@ -97,7 +97,7 @@ enum What {
     Answers(answers::Args),
     /// The model router: an engine asked directly and through it, a cold request, memory, requests at rest.
     Router(router::Args),
-    /// The model router beside Envoy, vllm-router, sglang-router and LiteLLM: rate, streams, memory and reuse of prompts.
+    /// The model router beside Envoy with the reference endpoint picker, vllm-router, sglang-router and LiteLLM: rate, streams, memory and reuse of prompts.
     Contenders(contenders::Args),
     /// Controllers under changes and troubles for hours: memory, descriptors and tasks must not grow.
     Soak(soak::Args),

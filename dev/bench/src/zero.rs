@@ -32,7 +32,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         args.cycles > 0 && args.models > 0,
         "--cycles and --models must be at least 1"
     );
-    let (bed, programs) = router::start(args.record.is_release()).await?;
+    let (bed, programs) = router::start(None, args.record.is_release()).await?;
     step(&format!("{} cycles, seed {}", args.cycles, args.seed));
     let options = Options {
         cycles: args.cycles,

@@ -40,7 +40,8 @@ impl Bed {
                 .await?;
         }
         for (number, engine) in engines.iter().enumerate() {
-            self.pod(namespace, model, &pod(model, number), *engine).await?;
+            self.pod(namespace, &pod(model, number), ("app", model), *engine)
+                .await?;
         }
         let slices: Api<EndpointSlice> = Api::namespaced(self.admin.clone(), namespace);
         let of_model = ListParams::default().labels(&format!("{SERVICE_NAME}={model}"));
@@ -56,13 +57,14 @@ impl Bed {
         .await
     }
 
-    async fn pod(&self, namespace: &str, model: &str, name: &str, engine: SocketAddr) -> Result<()> {
+    /// Creates a ready pod with this label for an engine.
+    pub async fn pod(&self, namespace: &str, name: &str, label: (&str, &str), engine: SocketAddr) -> Result<()> {
         let ports = json!([{ "name": "http", "containerPort": engine.port() }]);
         // The ServiceAccount of the namespace is created by a controller.
         eventually(PATIENCE, async || {
             self.apply(json!({
                 "apiVersion": "v1", "kind": "Pod",
-                "metadata": { "name": name, "namespace": namespace, "labels": { "app": model } },
+                "metadata": { "name": name, "namespace": namespace, "labels": { label.0: label.1 } },
                 "spec": { "nodeName": NODE, "containers": [{ "name": "engine", "image": "engine", "ports": ports }] },
             }))
             .await

@@ -18,7 +18,6 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
-use runway_dev_cluster as cluster;
 use runway_dev_support::{record, step};
 use runway_testbed::engine::{self, LlamaServer};
 use runway_testbed::own_address;
@@ -28,6 +27,8 @@ use runway_testbed::traffic::Connection;
 use load::{Load, Streams};
 use running::{Contender, Engine, Place, Target};
 use trace::{Played, Trace};
+
+use crate::router;
 
 /// Amount of work.
 #[derive(clap::Args)]
@@ -64,6 +65,8 @@ const PARTS: usize = 50;
 /// Servers of the prefix trace, and clients.
 const SERVERS: usize = 4;
 const TRACE_CLIENTS: usize = 6;
+/// Arguments of the servers. The reference endpoint picker reads their metrics.
+const FLAGS: [&str; 7] = ["--host", "0.0.0.0", "--parallel", "2", "--threads", "1", "--metrics"];
 /// Most turns of a conversation: the context of the model is 16,384 tokens for each of two slots, and a byte is a token.
 const MOST_TURNS: usize = 20;
 /// Models of the test engine and of llama-server.
@@ -85,12 +88,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         (1..=MOST_TURNS).contains(&args.turns),
         "--turns must be between 1 and {MOST_TURNS}"
     );
-    let folder = if let Some(folder) = &args.programs {
-        folder.clone()
-    } else {
-        step("building the programs");
-        cluster::Programs::build(args.record.is_release()).await?.path("")
-    };
+    let folder = router::programs(args.programs.as_deref(), args.record.is_release()).await?;
     step("starting etcd, kube-apiserver and kube-controller-manager");
     let place = Place::start(folder).await?;
     let outcome = measure(&place, args).await;
@@ -165,8 +163,7 @@ async fn traces(place: &Place, args: &Args, own: IpAddr, server: &LlamaServer) -
 
 /// Conversations with fresh servers, which none has used before.
 async fn traced(place: &Place, args: &Args, own: IpAddr, server: &LlamaServer, way: Way) -> Result<Played> {
-    let servers =
-        (0..SERVERS).map(|_| server.start(LLAMA, &["--host", "0.0.0.0", "--parallel", "2", "--threads", "1"]));
+    let servers = (0..SERVERS).map(|_| server.start(LLAMA, &FLAGS));
     let servers: Vec<engine::Running> = try_join_all(servers).await?;
     let engines: Vec<_> = servers
         .iter()

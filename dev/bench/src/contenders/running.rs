@@ -10,9 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use kube::CustomResourceExt as _;
 use runway_api::{ModelDeployment, labels};
 use runway_router::AUDIENCE;
-use runway_testbed::envoy::{self, Envoy, Picker};
+use runway_testbed::envoy::{self, Envoy, FULL_DUPLEX, Picker};
 use runway_testbed::peers::{self, LITELLM_KEY, Peer, To};
 use runway_testbed::process::{self, Process, with_environment};
+use runway_testbed::reference_picker::{self, ReferencePicker};
 use runway_testbed::tokens::token;
 use runway_testbed::traffic::client::{Answer, Connection, chat};
 use runway_testbed::traffic::{Bed, NAMESPACE, Router};
@@ -25,8 +26,6 @@ use crate::measure::{cpu_of, mebibytes};
 
 /// ServiceAccount of the clients, which may get all models.
 const CLIENT: &str = "client";
-/// Mode in which Envoy sends bodies to the picker and receives them.
-const FULL_DUPLEX: &str = "FULL_DUPLEX_STREAMED";
 /// Longest time until a contender that has started answers.
 const ANSWERS_WITHIN: Duration = Duration::from_mins(1);
 /// Port of the Service of each model.
@@ -129,14 +128,17 @@ pub(super) enum Contender {
     Ours,
     /// Envoy, which asks our router for the replica.
     Picker,
+    /// Envoy, which asks the reference endpoint picker.
+    Reference,
     Peer(peers::Kind),
 }
 
 impl Contender {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Engine,
         Self::Ours,
         Self::Picker,
+        Self::Reference,
         Self::Peer(peers::Kind::VllmRouter),
         Self::Peer(peers::Kind::SglangRouter),
         Self::Peer(peers::Kind::LiteLlm),
@@ -182,6 +184,12 @@ impl Contender {
                 let pids = vec![envoy.pid, router.pid()?];
                 running(envoy.address, "", pids, Held::Envoy(envoy, router))
             }
+            Self::Reference => {
+                let picker = ReferencePicker::start(&place.bed, NAMESPACE, to.engines).await?;
+                let envoy = Envoy::start(picker.picker()).await?;
+                let pids = vec![envoy.pid, picker.pid];
+                running(envoy.address, "", pids, Held::Reference(envoy, picker))
+            }
             Self::Peer(kind) => {
                 let peer = Peer::start(kind, to).await?;
                 let key = if kind == peers::Kind::LiteLlm { LITELLM_KEY } else { "" };
@@ -197,6 +205,12 @@ impl fmt::Display for Contender {
             Self::Engine => f.write_str("the engine alone"),
             Self::Ours => f.write_str("kubeairunway-gateway, with a reviewed token"),
             Self::Picker => write!(f, "Envoy {} with our endpoint picker", envoy::version()),
+            Self::Reference => write!(
+                f,
+                "Envoy {} with the reference endpoint picker {}",
+                envoy::version(),
+                reference_picker::version()
+            ),
             Self::Peer(kind @ peers::Kind::LiteLlm) => write!(f, "{kind}, 1 worker, with its key"),
             Self::Peer(kind) => write!(f, "{kind}, cache-aware"),
         }
@@ -217,6 +231,7 @@ enum Held {
     Nothing,
     Router(Router),
     Envoy(Envoy, Router),
+    Reference(Envoy, ReferencePicker),
     Peer(Peer),
 }
 
