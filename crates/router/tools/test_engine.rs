@@ -1,5 +1,6 @@
 //! `gateway-test-engine`: an engine without a model. It answers chat completions with one token, or with a stream of parts, each of
-//! which contains the time at which it was sent. It records the value of `x-request-id` before it answers.
+//! which contains the time at which it was sent. It records the value of `x-request-id` before it answers. A stream has as many
+//! parts as `max_tokens`, and reports two tokens a part if the request wants a report, as with speculative decoding.
 //!
 //! Answers have the fields that routers and clients of OpenAI's API expect. The content of a part is its time, because routers that
 //! parse answers drop fields that they do not know.
@@ -96,6 +97,14 @@ async fn chat(State(engine): State<Arc<Engine>>, headers: HeaderMap, body: Bytes
     struct Request {
         #[serde(default)]
         stream: bool,
+        max_tokens: Option<u32>,
+        #[serde(default)]
+        stream_options: Options,
+    }
+    #[derive(Default, Deserialize)]
+    struct Options {
+        #[serde(default)]
+        include_usage: bool,
     }
     let Ok(request) = serde_json::from_slice::<Request>(&body) else {
         return StatusCode::BAD_REQUEST.into_response();
@@ -120,19 +129,23 @@ async fn chat(State(engine): State<Arc<Engine>>, headers: HeaderMap, body: Bytes
     }
     let begun = Instant::now();
     let Args { parts, pause, .. } = engine.args;
-    let parts = futures::stream::iter(0..=parts).then(move |number| async move {
+    let parts = request.max_tokens.unwrap_or(parts);
+    let reports = request.stream_options.include_usage;
+    let events = futures::stream::iter(0..=parts).then(move |number| async move {
         // By the clock: a late part does not delay the next one.
         if let Some(pause) = pause {
             sleep_until(begun + pause * number).await;
         }
         let event = if number < parts {
             format!("data: {}\n\n", part(nanoseconds()))
+        } else if reports {
+            format!("data: {}\n\ndata: [DONE]\n\n", report(parts))
         } else {
             "data: [DONE]\n\n".to_owned()
         };
         Ok::<_, std::io::Error>(event)
     });
-    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(parts)).into_response()
+    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(events)).into_response()
 }
 
 /// A part that is sent at this time.
@@ -140,6 +153,15 @@ fn part(sent: u128) -> String {
     json!({
         "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL,
         "choices": [{ "index": 0, "delta": { "content": sent.to_string() } }],
+    })
+    .to_string()
+}
+
+/// The tokens of a stream with so many parts.
+fn report(parts: u32) -> String {
+    json!({
+        "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": [],
+        "usage": { "prompt_tokens": 1, "completion_tokens": 2 * parts, "total_tokens": 1 + 2 * parts },
     })
     .to_string()
 }

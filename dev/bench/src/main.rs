@@ -20,6 +20,7 @@
 //! | [`router`] | the model router beside requests to the engine itself |
 //! | [`contenders`] | the model router beside other routers |
 //! | [`traffic`] | what clients see while a model and its control plane change |
+//! | [`tokens`] | streams that clients and engines end early, and the tokens that were counted |
 //! | [`zero`] | models that scale to zero and are woken by requests, with kills |
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command line tool")]
 
@@ -41,6 +42,7 @@ mod results;
 mod router;
 mod soak;
 mod stage;
+mod tokens;
 mod traffic;
 mod watching;
 mod zero;
@@ -103,6 +105,8 @@ enum What {
     Soak(soak::Args),
     /// Models that scale to zero and are woken by requests, with kills of the router and of engines: lost requests.
     Zero(zero::Args),
+    /// Streams that clients leave and that break off at kills of the engine: tokens that are counted twice or not at all.
+    Tokens(tokens::Args),
     /// Clients of a real engine, through the router and at its Service, while a model, its provider and the control plane change.
     Traffic(traffic::Args),
 }
@@ -121,6 +125,7 @@ async fn run(args: Args) -> Result<()> {
         Some(What::Asya(args)) => return asya::run(args).await,
         Some(What::Answers(args)) => return answers::run(args).await,
         Some(What::Zero(args)) => return zero::run(args).await,
+        Some(What::Tokens(args)) => return tokens::run(args).await,
         Some(What::Soak(args)) => return soak::run(args).await,
         Some(What::Traffic(args)) => return traffic::run(args).await,
         Some(What::LlamaStack(args)) => !args.unoptimised,

@@ -39,7 +39,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         models: args.models,
         seed: args.seed,
     };
-    let outcome = zero::run(&bed, &programs, options, progress(args.cycles)).await;
+    let outcome = zero::run(&bed, &programs, options, progress(args.cycles, "cycles")).await;
     bed.cluster.stop().await?;
     let outcome = outcome?;
     let text = table(args.cycles, &outcome);
@@ -50,13 +50,13 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Reports every tenth of the cycles.
-fn progress(cycles: usize) -> impl Fn() {
-    let (done, tenth) = (AtomicUsize::new(0), (cycles / 10).max(1));
+/// Reports every tenth of so many things.
+pub(super) fn progress(count: usize, things: &str) -> impl Fn() {
+    let (done, tenth) = (AtomicUsize::new(0), (count / 10).max(1));
     move || {
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         if done.is_multiple_of(tenth) {
-            step(&format!("{done} cycles"));
+            step(&format!("{done} {things}"));
         }
     }
 }

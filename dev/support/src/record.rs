@@ -75,6 +75,7 @@ mod tests {
             (PERFORMANCE, "bench --docs"),
             (PERFORMANCE, "bench router --docs"),
             (PERFORMANCE, "bench contenders --docs"),
+            (PERFORMANCE, "bench tokens --docs"),
             (PERFORMANCE, "bench traffic --docs"),
             (PERFORMANCE, "bench zero --docs"),
             (RELIABILITY, "storm --all"),

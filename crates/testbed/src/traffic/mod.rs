@@ -11,6 +11,7 @@
 //! | [`pods`] | pods of a model for engines that run on this machine |
 //! | [`held`] | many requests that a router holds |
 //! | [`load`] | steady requests while a model changes, and what their clients saw |
+//! | [`tokens`] | streams that clients and engines end early, and what was counted |
 //! | [`zero`] | cycles from zero and back to zero, with kills |
 
 pub mod client;
@@ -19,9 +20,11 @@ pub mod load;
 pub mod model;
 pub mod pods;
 pub mod router;
+pub mod tokens;
 pub mod zero;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -31,6 +34,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::fault::plan::mixed;
 use crate::{ControlPlane, Options, apply};
 
 pub use client::{Answer, Begun, Connection};
@@ -154,5 +158,25 @@ impl Bed {
         let kind = GroupVersionKind::gvk("kubeairunway.ai", "v1alpha1", "ModelDeployment");
         let resource = ApiResource::from_gvk_with_plural(&kind, "modeldeployments");
         Api::namespaced_with(self.admin.clone(), namespace, &resource)
+    }
+}
+
+/// Numbers of one part of a run. The same seed chooses the same for each part.
+struct Random(u64);
+
+impl Random {
+    /// Numbers of the part with this number.
+    fn of(seed: u64, number: usize) -> Self {
+        let number = u64::try_from(number).unwrap_or(u64::MAX);
+        Self(mixed(mixed(seed).wrapping_add(number)))
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = mixed(self.0);
+        self.0 % end
+    }
+
+    fn milliseconds(&mut self, most: u64) -> Duration {
+        Duration::from_millis(self.below(most))
     }
 }

@@ -19,8 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::client::{Begun, chat};
 use super::model::Interruptions;
-use super::{Bed, KEY, Model, Programs, Router};
-use crate::fault::plan::mixed;
+use super::{Bed, KEY, Model, Programs, Random, Router};
 
 /// Requests of a cycle, which arrive together.
 const REQUESTS: usize = 4;
@@ -126,8 +125,7 @@ pub async fn run(bed: &Bed, programs: &Programs, options: Options, announce: imp
         let (run, announce) = (&run, &announce);
         async move {
             for number in (lane..options.cycles).step_by(options.models) {
-                let seed = mixed(options.seed).wrapping_add(u64::try_from(number)?);
-                let cycle = run.cycle(model, number, Random(mixed(seed)));
+                let cycle = run.cycle(model, number, Random::of(options.seed, number));
                 cycle.await.with_context(|| format!("cycle {number}"))?;
                 announce();
             }
@@ -159,28 +157,6 @@ enum Fault {
     Engine,
 }
 
-/// Numbers of a cycle.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = mixed(self.0);
-        self.0 % end
-    }
-
-    fn milliseconds(&mut self, most: u64) -> Duration {
-        Duration::from_millis(self.below(most))
-    }
-
-    fn fault(&mut self) -> Fault {
-        match self.below(8) {
-            0 => Fault::Router,
-            1 | 2 => Fault::Engine,
-            _ => Fault::None,
-        }
-    }
-}
-
 /// A failed attempt.
 struct Failure {
     /// Short, for the report.
@@ -188,6 +164,16 @@ struct Failure {
     /// Whether an engine that ends explains it.
     is_of_engine: bool,
     text: String,
+}
+
+impl Fault {
+    fn any(random: &mut Random) -> Self {
+        match random.below(8) {
+            0 => Self::Router,
+            1 | 2 => Self::Engine,
+            _ => Self::None,
+        }
+    }
 }
 
 impl Run {
@@ -203,7 +189,7 @@ impl Run {
     }
 
     async fn disturb(&self, model: &Model, mut random: Random) -> Result<()> {
-        match random.fault() {
+        match Fault::any(&mut random) {
             Fault::None => {}
             Fault::Router => {
                 sleep(random.milliseconds(ROUTER_KILLED_WITHIN)).await;
