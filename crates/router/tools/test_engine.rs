@@ -1,6 +1,6 @@
 //! `gateway-test-engine`: an engine without a model. It answers chat completions with one token, or with a stream of parts, each of
-//! which contains the time at which it was sent. It records the value of `x-request-id` before it answers. A stream has as many
-//! parts as `max_tokens`, and reports two tokens a part if the request wants a report, as with speculative decoding.
+//! which contains the time at which it was sent. It records the value of `x-request-id` before it answers. A stream reports two
+//! tokens a part, as with speculative decoding, if the request wants a report.
 //!
 //! Answers have the fields that routers and clients of OpenAI's API expect. The content of a part is its time, because routers that
 //! parse answers drop fields that they do not know.
@@ -41,7 +41,7 @@ struct Args {
     /// Time until an answer begins.
     #[arg(long, value_parser = time)]
     think: Option<Duration>,
-    /// Parts of a stream.
+    /// Parts of a stream whose request has no `max_tokens`.
     #[arg(long, default_value_t = 4)]
     parts: u32,
     /// Time between two parts.
@@ -98,6 +98,8 @@ async fn chat(State(engine): State<Arc<Engine>>, headers: HeaderMap, body: Bytes
         #[serde(default)]
         stream: bool,
         max_tokens: Option<u32>,
+        /// The newer name, which some routers send on.
+        max_completion_tokens: Option<u32>,
         #[serde(default)]
         stream_options: Options,
     }
@@ -129,7 +131,7 @@ async fn chat(State(engine): State<Arc<Engine>>, headers: HeaderMap, body: Bytes
     }
     let begun = Instant::now();
     let Args { parts, pause, .. } = engine.args;
-    let parts = request.max_tokens.unwrap_or(parts);
+    let parts = request.max_completion_tokens.or(request.max_tokens).unwrap_or(parts);
     let reports = request.stream_options.include_usage;
     let events = futures::stream::iter(0..=parts).then(move |number| async move {
         // By the clock: a late part does not delay the next one.

@@ -144,7 +144,7 @@ pub(super) struct Streams {
 
 /// Receives so many streams of so many parts at once.
 pub(super) async fn streams(target: &Target, count: usize, parts: usize) -> Streams {
-    let received = join_all((0..count).map(|_| stream(target))).await;
+    let received = join_all((0..count).map(|_| stream(target, parts))).await;
     let is_whole = |stream: &&Stream| stream.ended && stream.delays.len() == parts;
     Streams {
         asked: count,
@@ -154,12 +154,13 @@ pub(super) async fn streams(target: &Target, count: usize, parts: usize) -> Stre
 }
 
 /// A stream, as far as it arrived in order.
-async fn stream(target: &Target) -> Stream {
+async fn stream(target: &Target, parts: usize) -> Stream {
     let mut stream = Stream::default();
     let event = |event: &str| stream.take(event);
     let received = async {
         let mut body = target.short();
         body["stream"] = json!(true);
+        body["max_tokens"] = json!(parts);
         let mut connection = Connection::open(target.address).await?;
         connection.events(chat(&target.token, &body)?, event).await
     };

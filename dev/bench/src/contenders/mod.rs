@@ -112,7 +112,7 @@ async fn measure(place: &Place, args: &Args) -> Result<String> {
 
 /// Rate, latency and streams in front of the test engine.
 async fn loads(place: &Place, args: &Args, own: IpAddr) -> Result<Vec<Row<(Load, Streams)>>> {
-    let engine = Engine::start(place, own, PARTS).await?;
+    let engine = Engine::start(place, own).await?;
     let engines = [engine.address];
     place.serve(TEST, &engines).await?;
     let to = To {

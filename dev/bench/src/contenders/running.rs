@@ -97,8 +97,8 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Starts it. Its streams have so many parts, one every 10 ms.
-    pub(super) async fn start(place: &Place, own: IpAddr, parts: usize) -> Result<Self> {
+    /// Starts it. Its streams have as many parts as requested, one every 10 ms.
+    pub(super) async fn start(place: &Place, own: IpAddr) -> Result<Self> {
         let address = SocketAddr::new(own, free_port()?);
         let program = place.folder.join("gateway-test-engine").display().to_string();
         let received = place.scratch.path().join("received").display().to_string();
@@ -106,7 +106,6 @@ impl Engine {
             program,
             format!("--address={address}"),
             format!("--received={received}"),
-            format!("--parts={parts}"),
             "--pause=10ms".to_owned(),
         ];
         let component = with_environment("test-engine", place.scratch.path(), [].into_iter(), &args);
