@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use runway_asya_testbed::pipeline::{Actor, Broker, Incoming};
-use runway_testbed::{RabbitMq, RabbitMqOptions, eventually, free_ports};
+use runway_testbed::{RabbitMq, RabbitMqOptions, eventually, free_port};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
@@ -980,8 +980,7 @@ async fn a_target_that_is_down(rabbit: &RabbitMq) -> Result<()> {
 
 /// An address for a server. Connections from this machine never get its port.
 fn free_address() -> Result<SocketAddr> {
-    let [port] = free_ports()?;
-    Ok((Ipv4Addr::LOCALHOST, port).into())
+    Ok((Ipv4Addr::LOCALHOST, free_port()?).into())
 }
 
 /// A server that answers every request.

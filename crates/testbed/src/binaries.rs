@@ -608,7 +608,7 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
     }
     check_go()?;
     say(&format!(
-        "Building {} programs from source, once (5 to 7 minutes for a control plane, 4 more for a node, 8 for KEDA, \
+        "Building {} programs from source, once (5 to 7 minutes for a control plane, 4 more for a node, 8 for KEDA or the endpoint picker, \
          on two cores); they are kept in {}",
         todo.len(),
         cache.display()

@@ -157,15 +157,6 @@ enum Fault {
     Engine,
 }
 
-/// A failed attempt.
-struct Failure {
-    /// Short, for the report.
-    kind: String,
-    /// Whether an engine that ends explains it.
-    is_of_engine: bool,
-    text: String,
-}
-
 impl Fault {
     fn any(random: &mut Random) -> Self {
         match random.below(8) {
@@ -174,6 +165,15 @@ impl Fault {
             _ => Self::None,
         }
     }
+}
+
+/// A failed attempt.
+struct Failure {
+    /// Short, for the report.
+    kind: String,
+    /// Whether an engine that ends explains it.
+    is_of_engine: bool,
+    text: String,
 }
 
 impl Run {
