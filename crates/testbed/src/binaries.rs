@@ -624,6 +624,21 @@ fn build_missing(cache: &Path, wanted: &[&Program]) -> Result<()> {
     Ok(())
 }
 
+/// Removes what Go keeps of builds, which is larger than all programs. A later build compiles it again. Blocking.
+pub(crate) fn remove_intermediate() -> Result<()> {
+    let folder = intermediate(&cache_folder()?);
+    let _lock = hold(PROGRAMS)?;
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Go's cache of builds. The user's own is neither read nor filled.
+fn intermediate(cache: &Path) -> PathBuf {
+    cache.join("go-build")
+}
+
 fn check_go() -> Result<()> {
     let go = Command::new("go")
         .arg("version")
@@ -662,6 +677,7 @@ fn build(cache: &Path, program: &Program, label: &str, lock: &File) -> Result<()
         .env("CGO_ENABLED", if program.module.cgo { "1" } else { "0" })
         .env("GOWORK", "off")
         .env("GOFLAGS", "-mod=readonly")
+        .env("GOCACHE", intermediate(cache))
         // The lock is held until the last of those who build has ended, also when we end first.
         .stdin(lock.try_clone()?)
         .stdout(log.try_clone()?)

@@ -35,6 +35,7 @@ pub fn what_some_tests_need() {
     if node::unavailable().is_none() {
         attempt("KEDA", keda::prepare);
     }
+    attempt("space", binaries::remove_intermediate);
 }
 
 fn attempt(what: &str, get: impl FnOnce() -> Result<()>) {
