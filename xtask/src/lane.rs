@@ -6,20 +6,52 @@ pub(crate) enum Lane {
     /// The real vLLM on CPUs judges what providers write for it, and serves a model. The first run fetches 3 GB; 5.1 GB of
     /// disk, 4 GB of memory and about ten minutes.
     Vllm,
+    /// RabbitMQ 4: a cluster of three nodes under faults, and the tests of actors with a broker. The first run fetches 80 MB; 200 MB of
+    /// disk.
+    Rabbitmq4,
+}
+
+/// Tests of a lane.
+pub(crate) struct Tests {
+    /// The file of its own tests, which are all ignored elsewhere.
+    pub(crate) own: &'static str,
+    /// The name of that file for cargo.
+    pub(crate) target: &'static str,
+    /// Files whose tests run in it, too, with this variable.
+    pub(crate) shared: &'static [&'static str],
+    pub(crate) environment: Option<(&'static str, &'static str)>,
 }
 
 impl Lane {
-    /// The file of its tests, which are all ignored elsewhere.
-    pub(crate) fn file(self) -> &'static str {
+    pub(crate) fn tests(self) -> Tests {
         match self {
-            Self::Vllm => "crates/testbed/tests/vllm.rs",
+            Self::Vllm => Tests {
+                own: "crates/testbed/tests/vllm.rs",
+                target: "vllm",
+                shared: &[],
+                environment: None,
+            },
+            Self::Rabbitmq4 => Tests {
+                own: "crates/asya-sidecar/tests/rabbitmq4.rs",
+                target: "rabbitmq4",
+                shared: &[
+                    "crates/asya-gateway/tests/jobs.rs",
+                    "crates/asya-gateway/tests/operators.rs",
+                    "crates/asya-gateway/tests/tenants.rs",
+                    "crates/asya-operator/tests/queues.rs",
+                    "crates/asya-operator/tests/streams.rs",
+                    "crates/asya-sidecar/tests/broker.rs",
+                    "crates/asya-sidecar/tests/chaos.rs",
+                ],
+                environment: Some(("TESTBED_RABBITMQ", "4")),
+            },
         }
     }
+}
 
-    /// The name of that file for cargo.
-    pub(crate) fn target(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-        }
+impl Tests {
+    /// All of its files.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.own).chain(self.shared.iter().copied())
     }
 }

@@ -102,6 +102,8 @@ fn message(id: &str, actors: &[&str], payload: Value) -> Value {
 async fn messages_pass_through_a_real_rabbitmq() -> Result<()> {
     let options = RabbitMqOptions {
         tls: true,
+        // The default of RabbitMQ 3.10; that of RabbitMQ 4 is 16 MiB.
+        max_message_size: Some(128 * 1024 * 1024),
         ..RabbitMqOptions::default()
     };
     let rabbit = RabbitMq::start(options).await?;

@@ -19,7 +19,7 @@
 //! | [`apply`] | puts objects of any kind into a cluster |
 //! | [`tokens`] | tokens of ServiceAccounts |
 //! | [`crds`] | upstream CRDs, the real ones where they can be had |
-//! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other |
+//! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other; a cluster of RabbitMQ 4 |
 //! | [`valkey`] | a real Valkey |
 //! | [`keda`] | a real KEDA, as pods of a node |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
@@ -105,7 +105,7 @@ pub use control_plane::{Cluster, ControlPlane, Options, free_port, free_ports, o
 pub use node::Node;
 pub use process::{Memory, memory};
 pub use proxy::Proxy;
-pub use rabbitmq::{RabbitMq, RabbitMqOptions};
+pub use rabbitmq::{RabbitMq, RabbitMqCluster, RabbitMqOptions};
 pub use sqs::Sqs;
 pub use valkey::Valkey;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::Result;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::broadcast,
@@ -15,6 +16,7 @@ use tokio::{
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
+    server: Arc<Mutex<SocketAddr>>,
     cut: broadcast::Sender<()>,
     outage: Arc<Outage>,
     accepting: JoinHandle<()>,
@@ -29,24 +31,27 @@ struct Outage {
 impl Proxy {
     /// Listens on a free local port for what is meant for `server`.
     pub async fn start(server: impl Into<SocketAddr>) -> Result<Self> {
-        let server = server.into();
+        let server = Arc::new(Mutex::new(server.into()));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let (cut, _) = broadcast::channel(1);
         let cuts = cut.clone();
         let outage = Arc::<Outage>::default();
         let current = outage.clone();
+        let target = server.clone();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 if current.is_on.load(Ordering::SeqCst) {
                     current.refused.fetch_add(1, Ordering::SeqCst);
                     continue;
                 }
+                let server = *target.lock();
                 tokio::spawn(pass_on(client, server, cuts.subscribe()));
             }
         });
         Ok(Self {
             address,
+            server,
             cut,
             outage,
             accepting,
@@ -56,6 +61,11 @@ impl Proxy {
     /// New address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Forwards new connections to another server. Existing ones stay.
+    pub fn redirect(&self, server: impl Into<SocketAddr>) {
+        *self.server.lock() = server.into();
     }
 
     /// Ends all connections of this moment, without a word to either side. New ones are taken.

@@ -1,9 +1,20 @@
 //! A real RabbitMQ of one's own: Debian's package, as a process that ends with the test.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`RabbitMq`] | a broker |
+//! | [`RabbitMqCluster`] | three nodes of RabbitMQ 4 |
+//! | `release` | the programs |
+
+mod cluster;
+mod release;
 
 use std::{
-    fs,
+    fs, iter,
     net::{IpAddr, Ipv4Addr},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,16 +25,17 @@ use tokio::{
     net::TcpStream,
 };
 
+use self::release::Release;
 use crate::{
     PATIENCE,
     control_plane::free_ports,
-    eventually, last_lines, packages,
+    eventually, free_port, last_lines,
     pki::Authority,
     process::{self, Component, Process},
 };
 
-/// The starting script itself. The one in the path changes to another user first.
-const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
+pub use self::cluster::RabbitMqCluster;
+
 const USER: &str = "guest";
 const PASSWORD: &str = "guest";
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
@@ -60,56 +72,67 @@ impl Default for RabbitMqOptions {
 pub struct RabbitMq {
     // In the order in which they must end.
     server: Option<Process>,
-    _port_mapper: Process,
+    _port_mapper: Arc<PortMapper>,
     component: Component,
-    port: u16,
-    management_port: Option<u16>,
-    tls_port: Option<u16>,
+    ports: Ports,
     address: IpAddr,
     folder: TempDir,
+    is_four: bool,
+}
+
+/// Erlang's port mapper, in which nodes find each other's ports.
+struct PortMapper {
+    _process: Process,
+    _folder: TempDir,
+    port: u16,
+}
+
+/// Ports of a broker. Its name contains one.
+#[derive(Clone)]
+struct Ports {
+    amqp: u16,
+    management: Option<u16>,
+    tls: Option<u16>,
+    distribution: u16,
+    /// Of the port mapper.
+    mapper: u16,
 }
 
 impl RabbitMq {
-    /// Starts one and waits until it takes connections: about ten seconds. Installs the package if it is missing.
+    /// Starts one and waits until it takes connections: about ten seconds. Installs the package if it is missing. It is RabbitMQ 4 if
+    /// the environment variable `TESTBED_RABBITMQ` is `4`.
     pub async fn start(options: RabbitMqOptions) -> Result<Self> {
-        tokio::task::spawn_blocking(|| packages::ensure(&packages::RABBITMQ)).await??;
-        let folder = tempfile::Builder::new().prefix("testbed-rabbitmq-").tempdir()?;
-        let [port, management, tls, distribution, mapper] = free_ports()?;
-        let management_port = options.management.then_some(management);
-        let tls_port = options.tls.then_some(tls);
+        let release = tokio::task::spawn_blocking(Release::selected).await??;
+        let mapper = Arc::new(PortMapper::start(&release).await?);
+        Self::start_at(Ports::choose(&options, &mapper)?, options, &release, &mapper, &[]).await
+    }
 
-        let port_mapper = Component {
-            name: "epmd".to_owned(),
-            program: "epmd".into(),
-            args: ["-port", &mapper.to_string(), "-address", "127.0.0.1"]
-                .map(str::to_owned)
-                .into(),
-            dir: folder.path().to_owned(),
-            scratch: None,
-        };
-        let port_mapper = port_mapper.spawn()?;
-        // Otherwise the broker starts its own mapper, which outlives it.
-        eventually(PATIENCE, async || {
-            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, mapper)).await?)
-        })
-        .await?;
-        let ports = Ports {
-            amqp: port,
-            management: management_port,
-            tls: tls_port,
-            distribution,
-            mapper,
-        };
-        let component = server(folder.path(), &options, &ports)?;
+    /// Starts one with these ports. With the names of `peers`, it forms a cluster with them.
+    async fn start_at(
+        ports: Ports,
+        options: RabbitMqOptions,
+        release: &Release,
+        mapper: &Arc<PortMapper>,
+        peers: &[String],
+    ) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("testbed-rabbitmq-").tempdir()?;
+        let mut config = configuration(folder.path(), &options, &ports)?;
+        if !peers.is_empty() {
+            config += &formation(peers);
+            write_cookie(folder.path())?;
+        }
+        fs::write(folder.path().join("rabbitmq.conf"), config)?;
+        let variables = ports.environment(folder.path());
+        let variables = variables.iter().map(|(name, value)| (*name, &**value));
+        let component = process::with_environment("rabbitmq", folder.path(), variables, &release.server());
         let mut rabbit = Self {
             server: Some(component.spawn()?),
-            _port_mapper: port_mapper,
+            _port_mapper: Arc::clone(mapper),
             component,
-            port,
-            management_port,
-            tls_port,
+            ports,
             address: options.address,
             folder,
+            is_four: matches!(release, Release::Four(_)),
         };
         rabbit.wait().await?;
         Ok(rabbit)
@@ -117,18 +140,18 @@ impl RabbitMq {
 
     /// `amqp://…`, with user and password.
     pub fn url(&self) -> String {
-        format!("amqp://{USER}:{PASSWORD}@{}:{}/%2f", self.address, self.port)
+        format!("amqp://{USER}:{PASSWORD}@{}:{}/%2f", self.address, self.ports.amqp)
     }
 
     /// `amqps://…`, with user and password, if TLS is enabled. [`RabbitMq::authority`] issued its certificate.
     pub fn tls_url(&self) -> Option<String> {
-        let port = self.tls_port?;
+        let port = self.ports.tls?;
         Some(format!("amqps://{USER}:{PASSWORD}@localhost:{port}/%2f"))
     }
 
     /// Port for TLS, if it is enabled.
     pub fn tls_port(&self) -> Option<u16> {
-        self.tls_port
+        self.ports.tls
     }
 
     /// The certificate of the authority that is behind [`RabbitMq::tls_url`].
@@ -138,18 +161,23 @@ impl RabbitMq {
 
     /// URL of the management API, if enabled.
     pub fn management_url(&self) -> Option<String> {
-        let port = self.management_port?;
+        let port = self.ports.management?;
         Some(format!("http://{USER}:{PASSWORD}@{}:{port}/", self.address))
     }
 
     /// Port of the management API, if enabled.
     pub fn management_port(&self) -> Option<u16> {
-        self.management_port
+        self.ports.management
+    }
+
+    /// Whether it is RabbitMQ 4, in which queues have arguments that RabbitMQ 3.10 does not know.
+    pub fn is_four(&self) -> bool {
+        self.is_four
     }
 
     /// The address that it listens on.
     pub fn address(&self) -> (IpAddr, u16) {
-        (self.address, self.port)
+        (self.address, self.ports.amqp)
     }
 
     /// Stops it in order and starts it again on the same port, with the same data: durable queues are there again.
@@ -163,7 +191,17 @@ impl RabbitMq {
 
     /// Kills it and starts it again on the same port, with what it had written.
     pub async fn crash(&mut self) -> Result<()> {
+        self.kill();
+        self.revive().await
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
         self.server = None;
+    }
+
+    /// Starts it again after [`RabbitMq::kill`], and waits until it takes connections.
+    pub async fn revive(&mut self) -> Result<()> {
         self.server = Some(self.component.spawn()?);
         self.wait().await
     }
@@ -177,7 +215,7 @@ impl RabbitMq {
 
     async fn wait(&mut self) -> Result<()> {
         let start = Instant::now();
-        while !answers((self.address, self.port)).await {
+        while !answers((self.address, self.ports.amqp)).await {
             let ended = self.server.as_mut().and_then(Process::ended);
             if ended.is_some() || start.elapsed() > PATIENCE {
                 bail!(
@@ -191,15 +229,66 @@ impl RabbitMq {
     }
 }
 
-struct Ports {
-    amqp: u16,
-    management: Option<u16>,
-    tls: Option<u16>,
-    distribution: u16,
-    mapper: u16,
+impl PortMapper {
+    async fn start(release: &Release) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("testbed-epmd-").tempdir()?;
+        let port = free_port()?;
+        let process = release.port_mapper(folder.path(), port).spawn()?;
+        // Otherwise the broker starts its own mapper, which outlives it.
+        eventually(PATIENCE, async || {
+            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?)
+        })
+        .await?;
+        Ok(Self {
+            _process: process,
+            _folder: folder,
+            port,
+        })
+    }
 }
 
-fn server(folder: &Path, options: &RabbitMqOptions, ports: &Ports) -> Result<Component> {
+impl Ports {
+    fn choose(options: &RabbitMqOptions, mapper: &PortMapper) -> Result<Self> {
+        let [amqp, management, tls, distribution] = free_ports()?;
+        Ok(Self {
+            amqp,
+            management: options.management.then_some(management),
+            tls: options.tls.then_some(tls),
+            distribution,
+            mapper: mapper.port,
+        })
+    }
+
+    /// Name of the node in its cluster.
+    fn node(&self) -> String {
+        format!("rabbit{}@localhost", self.amqp)
+    }
+
+    /// Environment of the broker's programs.
+    fn environment(&self, folder: &Path) -> Vec<(&'static str, String)> {
+        let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        vec![
+            ("HOME", path("")),
+            ("RABBITMQ_NODENAME", self.node()),
+            ("RABBITMQ_CONFIG_FILE", path("rabbitmq.conf")),
+            ("RABBITMQ_CONF_ENV_FILE", path("no-rabbitmq-env.conf")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", path("enabled_plugins")),
+            ("RABBITMQ_MNESIA_BASE", path("data")),
+            ("RABBITMQ_LOG_BASE", path("logs")),
+            ("RABBITMQ_DIST_PORT", self.distribution.to_string()),
+            ("ERL_EPMD_PORT", self.mapper.to_string()),
+            (
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "-kernel inet_dist_use_interface {127,0,0,1}".to_owned(),
+            ),
+            // The script then becomes the server instead of staying as its parent.
+            ("RUNNING_UNDER_SYSTEMD", "true".to_owned()),
+        ]
+    }
+}
+
+/// Writes the plugins and certificates of a broker, and returns its settings.
+fn configuration(folder: &Path, options: &RabbitMqOptions, ports: &Ports) -> Result<String> {
     let address = options.address;
     let listener = |port: u16| match address {
         IpAddr::V4(ip) => format!("{ip}:{port}"),
@@ -247,34 +336,23 @@ fn server(folder: &Path, options: &RabbitMqOptions, ports: &Ports) -> Result<Com
         listener(ports.amqp),
         largest.unwrap_or_default()
     );
-    fs::write(folder.join("rabbitmq.conf"), config)?;
     fs::write(folder.join("enabled_plugins"), plugins)?;
+    Ok(config)
+}
 
-    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
-    let environment = [
-        ("HOME", path("")),
-        ("RABBITMQ_NODENAME", format!("rabbit{}@localhost", ports.amqp)),
-        ("RABBITMQ_CONFIG_FILE", path("rabbitmq.conf")),
-        ("RABBITMQ_CONF_ENV_FILE", path("no-rabbitmq-env.conf")),
-        ("RABBITMQ_ENABLED_PLUGINS_FILE", path("enabled_plugins")),
-        ("RABBITMQ_MNESIA_BASE", path("data")),
-        ("RABBITMQ_LOG_BASE", path("logs")),
-        ("RABBITMQ_DIST_PORT", ports.distribution.to_string()),
-        ("ERL_EPMD_PORT", ports.mapper.to_string()),
-        (
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
-            "-kernel inet_dist_use_interface {127,0,0,1}".to_owned(),
-        ),
-        // The script then becomes the server instead of staying as its parent.
-        ("RUNNING_UNDER_SYSTEMD", "true".to_owned()),
-    ];
-    let variables = environment.iter().map(|(name, value)| (*name, &**value));
-    Ok(process::with_environment(
-        "rabbitmq",
-        folder,
-        variables,
-        &[SERVER.to_owned()],
-    ))
+/// Settings of a node that forms a cluster with these nodes.
+fn formation(peers: &[String]) -> String {
+    let discovery = "cluster_formation.peer_discovery_backend = classic_config\n".to_owned();
+    let node = |(number, name): (u8, &String)| format!("cluster_formation.classic_config.nodes.{number} = {name}\n");
+    let settings = iter::once(discovery).chain((1..).zip(peers).map(node));
+    settings.collect::<Vec<_>>().concat()
+}
+
+/// Writes the secret that all nodes of a cluster share. Erlang refuses one that others may read.
+fn write_cookie(home: &Path) -> Result<()> {
+    let file = home.join(".erlang.cookie");
+    fs::write(&file, "of-the-test")?;
+    Ok(fs::set_permissions(file, fs::Permissions::from_mode(0o400))?)
 }
 
 /// The settings of a listener for TLS, with a certificate for this machine.

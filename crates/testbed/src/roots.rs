@@ -30,6 +30,7 @@ const LINKS: [(&str, &str); 4] = [
 const RECIPE: &str = "1";
 
 /// A package with all that it depends on, unpacked.
+#[derive(Clone)]
 pub(crate) struct Root {
     /// Path on this machine.
     pub(crate) folder: PathBuf,
@@ -54,7 +55,29 @@ impl Root {
         let program = format!("{}{program}", text(&self.folder));
         Ok(vec![loader, "--library-path".to_owned(), search.join(":"), program])
     }
+
+    /// Command of a program, such as `/usr/bin/NAME`, for which this root is the root directory: for programs that start others.
+    /// It sees the machine's processes, devices, settings and temporary files. Only root can run it.
+    pub(crate) fn command_inside(&self, program: &str) -> Vec<String> {
+        let (root, temporary) = (self.folder.display(), std::env::temp_dir());
+        let enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER];
+        let arguments = [&root.to_string(), &temporary.display().to_string(), program].map(str::to_owned);
+        enter.map(str::to_owned).into_iter().chain(arguments).collect()
+    }
 }
+
+/// Mounts what a program needs below a root ($0), with the folder of temporary files ($1), and becomes that program. Its process id
+/// stays the same.
+const ENTER: &str = r#"
+set -e
+root=$0
+for folder in /proc /dev /etc "$1"; do
+    mkdir -p "$root$folder"
+    mount --rbind "$folder" "$root$folder"
+done
+shift
+exec chroot "$root" "$@"
+"#;
 
 /// Whether there is a root.
 pub(crate) enum Outcome {
@@ -63,12 +86,13 @@ pub(crate) enum Outcome {
     Unavailable(String),
 }
 
-/// A root with `package` from Debian sid, made once for the machine. Blocking; says what it does.
+/// A root with these packages from Debian sid, made once for the machine and named after the first. Blocking; says what it does.
 ///
 /// # Errors
 ///
 /// The mirror does not answer, a signature is wrong, or a package cannot be unpacked.
-pub(crate) fn with_package(package: &str) -> Result<Outcome> {
+pub(crate) fn with_packages(packages: &[&str]) -> Result<Outcome> {
+    let package = packages.first().context("a root has a package")?;
     let folder = cache_folder()?.join(format!("{SUITE}-{package}-{RECIPE}"));
     if let Some(root) = made(&folder) {
         return Ok(Outcome::Ready(root));
@@ -88,11 +112,11 @@ pub(crate) fn with_package(package: &str) -> Result<Outcome> {
     let unfinished = tempfile::tempdir_in(cache_folder()?)?;
     let apt = Apt::new(unfinished.path(), &mirror)?;
     apt.run(&["update", "--error-on=any"])?;
-    if let Err(error) = apt.run(&["install", "--simulate", package]) {
+    if let Err(error) = apt.install("--simulate", packages) {
         let reason = format!("Debian {SUITE} cannot give {package} to this machine: {error:#}");
         return Ok(Outcome::Unavailable(reason));
     }
-    apt.run(&["install", "--download-only", package])?;
+    apt.install("--download-only", packages)?;
     let packages = unpack(&apt.archives(), &unfinished.path().join("root"))?;
     fs::write(unfinished.path().join("root.packages"), packages)?;
     fs::remove_dir_all(apt.folder)?;
@@ -152,6 +176,10 @@ impl Apt {
 
     fn archives(&self) -> PathBuf {
         self.folder.join("cache/archives")
+    }
+
+    fn install(&self, option: &str, packages: &[&str]) -> Result<()> {
+        self.run(&[&["install", option], packages].concat())
     }
 
     fn run(&self, args: &[&str]) -> Result<()> {

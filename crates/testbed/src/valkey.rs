@@ -27,7 +27,7 @@ pub struct Valkey {
 impl Valkey {
     /// Fetches the package, once for the machine. Blocking.
     pub(crate) fn prepare() -> Result<Outcome> {
-        roots::with_package(PACKAGE)
+        roots::with_packages(&[PACKAGE])
     }
 
     /// Starts one and waits until it takes connections. `None` where this machine cannot have it: `SKIPPED: what, because …` is

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use runway_asya_testbed::chaos::{self, ChaosOptions, ChaosReport};
 use runway_asya_testbed::pipeline::{Actor, ActorPrograms, Broker};
-use runway_testbed::{RabbitMq, RabbitMqOptions, Sqs, memory, programs};
+use runway_testbed::{RabbitMq, RabbitMqCluster, RabbitMqOptions, Sqs, memory, programs};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
@@ -58,6 +58,9 @@ enum Transport {
     /// A real RabbitMQ.
     #[value(name = "rabbitmq")]
     RabbitMq,
+    /// A cluster of three nodes of RabbitMQ 4.
+    #[value(name = "rabbitmq-cluster")]
+    RabbitMqCluster,
     /// moto's server, which implements the protocol of SQS.
     Sqs,
 }
@@ -83,11 +86,23 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
         return super::actors::run(count, args.unoptimised).await;
     }
     let programs = Programs::build(args.unoptimised).await?;
-    if args.transport == Transport::Sqs {
-        super::step("starting moto's server");
-        return on_sqs(&Sqs::start().await?, &programs, args).await;
+    match args.transport {
+        Transport::Sqs => {
+            super::step("starting moto's server");
+            return on_sqs(&Sqs::start().await?, &programs, args).await;
+        }
+        Transport::RabbitMqCluster => {
+            super::step("starting a cluster of RabbitMQ 4");
+            let cluster = RabbitMqCluster::start("the cluster of RabbitMQ 4").await?;
+            return on_cluster(
+                &mut cluster.context("the cluster is missing: see above")?,
+                &programs,
+                args,
+            )
+            .await;
+        }
+        Transport::RabbitMq => super::step("starting RabbitMQ"),
     }
-    super::step("starting RabbitMQ");
     let mut rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
     let outcome = if args.chaos {
         on_rabbitmq(&mut rabbit, &programs, args).await
@@ -127,6 +142,11 @@ impl Programs {
 
 async fn on_rabbitmq(rabbit: &mut RabbitMq, programs: &Programs, args: &Args) -> Result<()> {
     let report = chaos::on_rabbitmq(rabbit, &programs.actor(), chaos_options(args), progress(args)).await?;
+    print_chaos(args, &report)
+}
+
+async fn on_cluster(cluster: &mut RabbitMqCluster, programs: &Programs, args: &Args) -> Result<()> {
+    let report = chaos::on_rabbitmq_cluster(cluster, &programs.actor(), chaos_options(args), progress(args)).await?;
     print_chaos(args, &report)
 }
 

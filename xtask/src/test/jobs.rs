@@ -90,7 +90,7 @@ pub(crate) fn tests(selection: Selection<'_>) -> Result<Vec<Job>> {
         Selection::All => &mut cargo,
         Selection::Only(texts) => cargo.args(targets(texts)?),
         Selection::OfUnits => cargo.args(["--lib", "--bins"]),
-        Selection::Lane(lane) => cargo.args(["--test", lane.target()]),
+        Selection::Lane(lane) => cargo.args(targets(&texts(lane))?),
     };
     let output = cargo
         .current_dir(shell::root())
@@ -105,9 +105,13 @@ pub(crate) fn tests(selection: Selection<'_>) -> Result<Vec<Job>> {
         jobs.extend(test(serde_json::from_str(line)?)?);
     }
     if let Selection::Lane(lane) = selection {
-        jobs.retain(|job| job.name == lane.file());
+        let tests = lane.tests();
+        jobs.retain(|job| tests.files().any(|file| file == job.name));
         for job in &mut jobs {
-            job.command.arg("--ignored");
+            job.command.envs(tests.environment);
+            if job.name == tests.own {
+                job.command.arg("--ignored");
+            }
         }
     }
     if let Selection::Only(texts) = selection {
@@ -140,6 +144,10 @@ fn targets(texts: &[String]) -> Result<BTreeSet<String>> {
         );
     }
     Ok(options)
+}
+
+fn texts(lane: Lane) -> Vec<String> {
+    lane.tests().files().map(str::to_owned).collect()
 }
 
 /// Whether the path of a file contains one of the texts.
@@ -179,7 +187,7 @@ fn known(selection: Selection<'_>, jobs: &[Job]) -> Result<()> {
     let wanted = match selection {
         Selection::All => NODES.to_vec(),
         Selection::Only(_) | Selection::OfUnits => Vec::new(),
-        Selection::Lane(lane) => vec![lane.file()],
+        Selection::Lane(lane) => lane.tests().files().collect(),
     };
     match wanted.into_iter().find(|file| missing(file)) {
         Some(file) => bail!("there is no {file}: correct the lists in xtask/src/test/jobs.rs and xtask/src/lane.rs"),

@@ -31,9 +31,10 @@ pub(super) fn older_kubernetes(folder: &Path, release: OlderKubernetes) -> Resul
 
 /// Gets what a lane needs, so that it is not counted as its tests. Where the machine cannot have it, they say so.
 pub(super) fn lane(folder: &Path, lane: Lane) -> Result<()> {
-    let status = program(folder).arg(lane.target()).status();
+    let name = lane.tests().target;
+    let status = program(folder).arg(name).status();
     let status = status.with_context(|| format!("cannot run {PROGRAM}"))?;
-    ensure!(status.success(), "the lane {} cannot be prepared", lane.target());
+    ensure!(status.success(), "the lane {name} cannot be prepared");
     Ok(())
 }
 

@@ -19,8 +19,12 @@ pub enum Fault {
     Target,
     /// kill -9 of a sidecar with every delivery of its messages, until one has exceeded the limit of deliveries.
     Limit,
-    /// RabbitMQ: kill -9 of the broker.
+    /// RabbitMQ: kill -9 of the broker, or of a node of a cluster for 3 seconds.
     Broker,
+    /// RabbitMQ: a node of a cluster is cut off from the others for 3 seconds, and keeps its clients.
+    Partition,
+    /// RabbitMQ: a node of a cluster has no memory left for 3 seconds, so that the cluster accepts no messages.
+    Alarm,
     /// RabbitMQ: another client binds a queue that accepts no message to the exchanges with `#`, and a message goes to
     /// an actor that does not exist.
     Tap,
@@ -50,6 +54,8 @@ impl Fault {
             Self::Target => "target down",
             Self::Limit => "delivery limit",
             Self::Broker => "broker killed",
+            Self::Partition => "node cut off",
+            Self::Alarm => "memory alarm",
             Self::Tap => "tap bound",
             Self::Deletion => "actor deleted",
             Self::Unbinding => "target un-bound",

@@ -19,7 +19,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use runway_testbed::{PATIENCE, RabbitMq, Sqs, eventually};
+use runway_testbed::{PATIENCE, RabbitMq, RabbitMqCluster, Sqs, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -89,7 +89,7 @@ trait Queues {
 }
 
 /// Runs the campaign on RabbitMQ, with quorum queues. Faults come while messages flow: one for each share of messages
-/// that came out. `tell` is called for every message that came out, with their number and that of the faults so far.
+/// that came out. `announce` is called for every message that came out, with their number and that of the faults so far.
 pub async fn on_rabbitmq(
     rabbit: &mut RabbitMq,
     programs: &ActorPrograms,
@@ -103,6 +103,17 @@ pub async fn on_rabbitmq(
         announce,
     )
     .await
+}
+
+/// Runs the campaign on a cluster of RabbitMQ 4, like [`on_rabbitmq`], with faults of its nodes.
+pub async fn on_rabbitmq_cluster(
+    cluster: &mut RabbitMqCluster,
+    programs: &ActorPrograms,
+    options: ChaosOptions,
+    announce: impl Fn(usize, usize),
+) -> Result<ChaosReport> {
+    let queues = rabbitmq::Queues::create(rabbitmq::Cluster::new(cluster), options).await?;
+    run(queues, programs, options, announce).await
 }
 
 /// Runs the campaign on SQS, like [`on_rabbitmq`].
@@ -285,6 +296,8 @@ impl<'a, Q: Queues> Bed<'a, Q> {
                 self.ledger.allow_failures(fault, 1);
             }
             Fault::Broker
+            | Fault::Partition
+            | Fault::Alarm
             | Fault::Connection
             | Fault::Unreachable
             | Fault::Late

@@ -1,19 +1,20 @@
-//! RabbitMQ under faults: quorum queues as the operator creates them, a proxy for each sidecar, kills of the broker,
-//! taps.
+//! RabbitMQ under faults: quorum queues as the operator creates them, a proxy for each sidecar, kills of the broker or of a node of
+//! a cluster, taps.
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
 use anyhow::{Result, bail};
 use lapin::{BasicProperties, types::AMQPValue};
-use runway_testbed::{Proxy, RabbitMq};
+use runway_testbed::{Proxy, RabbitMq, RabbitMqCluster};
 use serde_json::Value;
 use tokio::sync::{Mutex, RwLock};
 
-use super::{ACTORS, ChaosOptions, Fault, RESTART, RETURNS, dead_letters, queue};
+use super::{ACTORS, ChaosOptions, Fault, OUTAGE, RESTART, RETURNS, dead_letters, queue};
 use crate::pipeline::{Broker, Incoming, Kind};
 
 /// Exchange that gets copies of all messages.
@@ -23,9 +24,124 @@ const EXCHANGE: &str = "asya";
 /// Longest wait for a further failed message.
 const FURTHER: Duration = Duration::from_millis(200);
 
-pub(super) struct Queues<'a> {
-    server: Mutex<&'a mut RabbitMq>,
-    url: String,
+/// Client beside the sidecars, which sends and collects.
+const COLLECTOR: usize = ACTORS.len();
+
+/// A broker or a cluster of them, with faults of its own.
+pub(super) trait Server {
+    /// Faults, repeated through a run.
+    const MIX: &'static [Fault];
+
+    /// URL for the connections of a client, to a node that runs.
+    fn url(&self, client: usize) -> String;
+    /// Address of that node.
+    fn address(&self, client: usize) -> SocketAddr;
+    /// Injects a fault, which lasts until [`Server::recover`].
+    async fn fail(&mut self, fault: Fault) -> Result<()>;
+    /// Ends it, when it has lasted for its time.
+    async fn recover(&mut self, fault: Fault) -> Result<()>;
+}
+
+impl Server for &mut RabbitMq {
+    const MIX: &'static [Fault] = {
+        use Fault::{Broker, Connection, Hang, Limit, Outage, Runtime, Sidecar, Tap, Target};
+        &[
+            Sidecar, Runtime, Connection, Tap, Sidecar, Hang, Connection, Runtime, Target, Broker, Sidecar, Runtime,
+            Connection, Limit, Sidecar, Hang, Tap, Runtime, Target, Outage,
+        ]
+    };
+
+    fn url(&self, _client: usize) -> String {
+        RabbitMq::url(self)
+    }
+
+    fn address(&self, _client: usize) -> SocketAddr {
+        RabbitMq::address(self).into()
+    }
+
+    async fn fail(&mut self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::Broker => self.crash().await,
+            other => bail!("{other:?} is not a fault of one broker"),
+        }
+    }
+
+    async fn recover(&mut self, _fault: Fault) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A cluster whose nodes fail in turn. Clients of a killed node get another, as behind a load balancer.
+pub(super) struct Cluster<'a> {
+    nodes: &'a mut RabbitMqCluster,
+    /// Node of the next fault.
+    victim: usize,
+    killed: Option<usize>,
+}
+
+impl<'a> Cluster<'a> {
+    pub(super) fn new(nodes: &'a mut RabbitMqCluster) -> Self {
+        Self {
+            nodes,
+            victim: 0,
+            killed: None,
+        }
+    }
+
+    fn node_of(&self, client: usize) -> usize {
+        let node = client % RabbitMqCluster::NODES;
+        if self.killed == Some(node) {
+            return (node + 1) % RabbitMqCluster::NODES;
+        }
+        node
+    }
+}
+
+impl Server for Cluster<'_> {
+    const MIX: &'static [Fault] = {
+        use Fault::{Alarm, Broker, Connection, Limit, Partition, Runtime, Sidecar};
+        &[
+            Broker, Sidecar, Partition, Connection, Alarm, Broker, Partition, Runtime, Broker, Partition, Limit,
+        ]
+    };
+
+    fn url(&self, client: usize) -> String {
+        self.nodes.node(self.node_of(client)).url()
+    }
+
+    fn address(&self, client: usize) -> SocketAddr {
+        self.nodes.node(self.node_of(client)).address().into()
+    }
+
+    async fn fail(&mut self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::Broker => {
+                self.nodes.node_mut(self.victim).kill();
+                self.killed = Some(self.victim);
+            }
+            Fault::Partition => self.nodes.separate(self.victim).await?,
+            Fault::Alarm => self.nodes.raise_memory_alarm(self.victim).await?,
+            other => bail!("{other:?} is not a fault of a cluster"),
+        }
+        Ok(())
+    }
+
+    async fn recover(&mut self, fault: Fault) -> Result<()> {
+        tokio::time::sleep(OUTAGE).await;
+        match fault {
+            Fault::Partition => self.nodes.rejoin(self.victim).await?,
+            Fault::Alarm => self.nodes.end_memory_alarm(self.victim).await?,
+            _ => self.nodes.node_mut(self.victim).revive().await?,
+        }
+        self.nodes.wait_until_whole().await?;
+        self.killed = None;
+        self.victim = (self.victim + 1) % RabbitMqCluster::NODES;
+        Ok(())
+    }
+}
+
+pub(super) struct Queues<S> {
+    server: Mutex<S>,
     prefetch: usize,
     /// Nothing is sent while the broker is replaced.
     client: RwLock<Broker>,
@@ -34,10 +150,9 @@ pub(super) struct Queues<'a> {
     taps: AtomicUsize,
 }
 
-impl<'a> Queues<'a> {
-    pub(super) async fn create(rabbit: &'a mut RabbitMq, options: ChaosOptions) -> Result<Self> {
-        let url = rabbit.url();
-        let client = Broker::connect(&url).await?;
+impl<S: Server> Queues<S> {
+    pub(super) async fn create(server: S, options: ChaosOptions) -> Result<Self> {
+        let client = Broker::connect(&server.url(COLLECTOR)).await?;
         for actor in ACTORS {
             let dead = queue(&dead_letters(actor));
             client.declare_as(&dead, Kind::Quorum).await?;
@@ -48,13 +163,12 @@ impl<'a> Queues<'a> {
             client.declare_as(&queue(end), Kind::Quorum).await?;
         }
         let proxies = [
-            Proxy::start(rabbit.address()).await?,
-            Proxy::start(rabbit.address()).await?,
+            Proxy::start(server.address(0)).await?,
+            Proxy::start(server.address(1)).await?,
         ];
         Ok(Self {
             out: Mutex::new(client.consume(&queue("happy-end")).await?),
-            server: Mutex::new(rabbit),
-            url,
+            server: Mutex::new(server),
             prefetch: options.prefetch,
             client: RwLock::new(client),
             proxies,
@@ -62,13 +176,30 @@ impl<'a> Queues<'a> {
         })
     }
 
-    async fn kill_broker(&self) -> Result<()> {
+    /// Injects a fault of the server for its time.
+    async fn fail_server(&self, fault: Fault) -> Result<()> {
+        let mut server = self.server.lock().await;
+        if fault == Fault::Broker {
+            let mut client = self.client.write().await;
+            server.fail(fault).await?;
+            *client = self.reconnect(&server).await?;
+        } else {
+            server.fail(fault).await?;
+        }
+        server.recover(fault).await?;
         let mut client = self.client.write().await;
-        let mut out = self.out.lock().await;
-        self.server.lock().await.crash().await?;
-        *client = Broker::connect(&self.url).await?;
-        *out = client.consume(&queue("happy-end")).await?;
+        *client = self.reconnect(&server).await?;
         Ok(())
+    }
+
+    /// Sends new connections to nodes that run, and returns one.
+    async fn reconnect(&self, server: &S) -> Result<Broker> {
+        for (actor, proxy) in self.proxies.iter().enumerate() {
+            proxy.redirect(server.address(actor));
+        }
+        let client = Broker::connect(&server.url(COLLECTOR)).await?;
+        *self.out.lock().await = client.consume(&queue("happy-end")).await?;
+        Ok(client)
     }
 
     /// A queue that is bound to everything and accepts nothing.
@@ -87,14 +218,8 @@ impl<'a> Queues<'a> {
     }
 }
 
-impl super::Queues for Queues<'_> {
-    const MIX: &'static [Fault] = {
-        use Fault::{Broker, Connection, Hang, Limit, Outage, Runtime, Sidecar, Tap, Target};
-        &[
-            Sidecar, Runtime, Connection, Tap, Sidecar, Hang, Connection, Runtime, Target, Broker, Sidecar, Runtime,
-            Connection, Limit, Sidecar, Hang, Tap, Runtime, Target, Outage,
-        ]
-    };
+impl<S: Server> super::Queues for Queues<S> {
+    const MIX: &'static [Fault] = S::MIX;
     const REDELIVERY: Duration = Duration::ZERO;
     const UNDER_WAY: u64 = u64::MAX;
 
@@ -140,8 +265,8 @@ impl super::Queues for Queues<'_> {
         match fault {
             Fault::Connection => self.proxies[actor].cut(),
             Fault::Tap => self.bind_tap().await?,
-            Fault::Broker => {
-                self.kill_broker().await?;
+            Fault::Broker | Fault::Partition | Fault::Alarm => {
+                self.fail_server(fault).await?;
                 // Acknowledgements of the other sidecar and of the collector.
                 return Ok(self.prefetch + usize::from(Incoming::AHEAD));
             }

@@ -8,7 +8,7 @@ use clap::Parser;
 use runway_dev_support::{OlderKubernetes, ended};
 use runway_testbed::binaries::{Binaries, of_older_kubernetes};
 use runway_testbed::vllm::Vllm;
-use runway_testbed::{node, prepare};
+use runway_testbed::{RabbitMqCluster, node, prepare};
 
 /// Prerequisites of tests.
 #[derive(Parser)]
@@ -24,6 +24,8 @@ enum Args {
     },
     /// The real vLLM, for the lane of that name.
     Vllm,
+    /// RabbitMQ 4, for the lane of that name.
+    Rabbitmq4,
 }
 
 fn main() -> ExitCode {
@@ -48,6 +50,7 @@ fn run(args: &Args) -> Result<()> {
             Ok(())
         }
         Args::Vllm => Vllm::prepare("the lane vllm").map(drop),
+        Args::Rabbitmq4 => RabbitMqCluster::prepare("the lane rabbitmq4"),
     }
 }
 

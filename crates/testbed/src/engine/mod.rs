@@ -77,7 +77,7 @@ impl LlamaServer {
     ///
     /// The mirror does not answer, a signature is wrong, or the image cannot be written.
     pub fn prepare(what: &str) -> Result<Option<Self>> {
-        match roots::with_package(PACKAGE)? {
+        match roots::with_packages(&[PACKAGE])? {
             roots::Outcome::Ready(root) => Self::from_root(root).map(Some),
             roots::Outcome::Unavailable(reason) => {
                 say(&format!("SKIPPED: {what}, because {reason}"));
