@@ -37,6 +37,8 @@ enum Command {
     Upstream(Arguments),
     /// Run every check and test, as CI does.
     Test(test::Args),
+    /// Show what is newer than the versions of `versions.toml`.
+    Fresh(Arguments),
     /// Regenerate files, or check that they are current.
     Gen(Arguments),
     /// Build an OCI archive for each program, without a container engine.
@@ -70,6 +72,7 @@ fn run() -> Result<()> {
         Command::Python => python::run(),
         Command::Up(_) | Command::Down(_) => become_program("runway-dev-demo"),
         Command::Upstream(_) => become_program("runway-dev-upstream"),
+        Command::Fresh(_) => become_program("runway-dev-fresh"),
         Command::Gen(_) => become_program("runway-dev-generate"),
         Command::Images(_) | Command::Release(_) => become_program("runway-dev-release"),
         Command::Bench(_) => become_program("runway-dev-bench"),

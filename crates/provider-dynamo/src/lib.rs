@@ -46,6 +46,7 @@ mod role;
 mod runtime;
 mod schema;
 mod status;
+mod versions;
 
 use std::collections::BTreeMap;
 

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::role::Role;
 use crate::schema::Shape;
+use crate::versions;
 
 /// A version of Dynamo's runtime, such as 1.3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
@@ -38,8 +39,10 @@ pub(crate) fn default_version(shape: Shape) -> RuntimeVersion {
     match shape {
         // The last release before 1.0, of the same time as operators that have only v1alpha1 (CRD of 2026-02).
         Shape::V1Alpha1 => v(0, 9, 1),
-        // The release in Dynamo's own examples of v1beta1 (`examples/backends/*/deploy/v1beta1`).
-        Shape::V1Beta1 => v(1, 3, 1),
+        Shape::V1Beta1 => {
+            let [major, minor, patch] = versions::DYNAMO;
+            v(major, minor, patch)
+        }
     }
 }
 

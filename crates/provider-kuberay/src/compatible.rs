@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::{self, MODEL};
 use crate::head::{self, Head};
-use crate::image;
 use crate::registration::NAMES;
 use crate::schema::{self, RAY_SERVICE};
 use crate::settings::KubeRaySettings;
+use crate::versions;
 
 /// A supported request.
 pub(crate) struct Accepted<'a> {
@@ -188,9 +188,9 @@ fn image<'a>(request: &'a Request, parts: &Parts, settings: &KubeRaySettings) ->
         Some((field, part)) => refuse(format!(
             "{field}.gpu.type is {}, but the default image {} runs on NVIDIA's GPUs only: set spec.image to one with Ray and vLLM for these GPUs",
             part.gpu.resource,
-            image::DEFAULT
+            versions::RAY
         )),
-        None => Ok(Mirror::of_default(settings.registry_mirror.as_ref(), image::DEFAULT)),
+        None => Ok(Mirror::of_default(settings.registry_mirror.as_ref(), versions::RAY)),
     }
 }
 

@@ -1,8 +1,5 @@
 //! Image of head and workers, and its Ray version.
 
-/// vLLM for NVIDIA GPUs, with NIXL. The design's ray-ml images are no longer built.
-pub(crate) const DEFAULT: &str = "rayproject/ray-llm:2.56.0-py312-cu130";
-
 /// User of Ray's images (Ray `docker/base-deps/Dockerfile`, RAY_UID).
 pub(crate) const USER: i64 = 1000;
 
@@ -29,7 +26,7 @@ mod tests {
     #[test]
     fn the_version_is_read_from_the_tag_or_omitted() {
         for (image, version) in [
-            (DEFAULT, Some("2.56.0")),
+            ("rayproject/ray-llm:2.56.0-py312-cu130", Some("2.56.0")),
             ("rayproject/ray-llm:2.52.0-py311-cu128", Some("2.52.0")),
             ("rayproject/ray:2.9.0-gpu", Some("2.9.0")),
             (

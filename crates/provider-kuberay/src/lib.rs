@@ -47,6 +47,7 @@ mod schema;
 mod serve;
 mod settings;
 mod status;
+mod versions;
 mod yaml;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! `gen`: generated files, written from code, committed, and compared by the tests.
 #![allow(clippy::print_stdout, reason = "this is a command line tool")]
 
+mod constants;
 mod deploy;
 mod docs;
 
@@ -90,7 +91,7 @@ fn left_over(files: &[(String, String)]) -> Result<Vec<String>> {
 
 /// Every generated file, with its content.
 fn files() -> Result<Vec<(String, String)>> {
-    let mut files = Vec::new();
+    let mut files = constants::files()?;
     let components = manifests::components();
     for crd in components.iter().flat_map(|c| &c.crds) {
         let name = crd.metadata.name.clone().unwrap_or_default();

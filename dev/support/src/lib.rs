@@ -1,5 +1,5 @@
-//! Helpers of the development programs and of xtask: other programs, files of the repository, commands and results in the
-//! documentation.
+//! Helpers of the development programs and of xtask: other programs, files of the repository, versions of parts from outside,
+//! commands and results in the documentation.
 #![allow(clippy::print_stderr, reason = "these are command line tools")]
 #![allow(
     clippy::missing_errors_doc,
@@ -10,6 +10,7 @@ pub mod files;
 pub mod record;
 pub mod shell;
 pub mod snippets;
+pub mod versions;
 
 use std::process::ExitCode;
 

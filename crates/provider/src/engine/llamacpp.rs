@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Dialect, Metrics};
+use super::{Dialect, Metrics, versions};
 use crate::flags::find;
 use crate::{Refusal, refuse};
 
@@ -14,9 +14,8 @@ use crate::{Refusal, refuse};
 pub const LLAMACPP: Dialect = Dialect {
     name: "llamacpp",
     title: "llama.cpp",
-    // The same build for both images, which are tested together upstream; newer tags appear every day.
-    gpu_image: "ghcr.io/ggml-org/llama.cpp:server-cuda-b10257",
-    cpu_image: Some("ghcr.io/ggml-org/llama.cpp:server-b10257"),
+    gpu_image: versions::LLAMACPP_CUDA,
+    cpu_image: Some(versions::LLAMACPP),
     command: &[],
     port: 8080,
     from_hub,

@@ -6,6 +6,7 @@ pub mod llamacpp;
 pub mod parallel;
 pub mod sglang;
 mod trtllm;
+mod versions;
 pub mod vllm;
 
 pub use flags::Flags;

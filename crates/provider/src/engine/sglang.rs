@@ -4,13 +4,13 @@
 //! `/health` answers 503 until the server has warmed up, then generates one token and waits up to 20 seconds for it
 //! (`python/sglang/srt/entrypoints/http_server.py`, health_generate). The image's entrypoint runs any command.
 
-use super::{Dialect, HF_HOME, Metrics};
+use super::{Dialect, HF_HOME, Metrics, versions};
 
 /// SGLang.
 pub const SGLANG: Dialect = Dialect {
     name: "sglang",
     title: "SGLang",
-    gpu_image: "lmsysorg/sglang:v0.5.18",
+    gpu_image: versions::SGLANG,
     cpu_image: None,
     command: &["python3", "-m", "sglang.launch_server"],
     port: 30_000,

@@ -5,13 +5,13 @@
 //! by its ID, or by the name of its directory (`tensorrt_llm/serve/openai_server.py`, OpenAIServer). Later releases accept
 //! `--served_model_name` (pull request 11711).
 
-use super::{Dialect, HF_HOME};
+use super::{Dialect, HF_HOME, versions};
 
 /// TensorRT-LLM.
 pub const TRTLLM: Dialect = Dialect {
     name: "trtllm",
     title: "TensorRT-LLM",
-    gpu_image: "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+    gpu_image: versions::TRTLLM,
     cpu_image: None,
     command: &["trtllm-serve"],
     port: 8000,

@@ -6,13 +6,13 @@
 //! (`vllm/entrypoints/serve/instrumentator/health.py`). Images differ in their entrypoint (`vllm serve` since v0.11, a Python
 //! module before), so that the command is set.
 
-use super::{Dialect, HF_HOME, Metrics};
+use super::{Dialect, HF_HOME, Metrics, versions};
 
 /// vLLM.
 pub const VLLM: Dialect = Dialect {
     name: "vllm",
     title: "vLLM",
-    gpu_image: "vllm/vllm-openai:v0.18.0",
+    gpu_image: versions::VLLM,
     cpu_image: None,
     command: &["vllm", "serve"],
     port: 8000,
