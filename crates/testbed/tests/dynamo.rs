@@ -149,14 +149,14 @@ impl Stage {
         for crd in crds::upstream_crds(&[crds::DYNAMO_V1BETA1])? {
             crds::install_crd(&self.bed.admin, with_immutable_types(self.webhook.converting(crd))).await?;
         }
-        // Any write shows that the provider has noticed the new version.
-        self.bed
-            .patch(
-                "agg",
-                json!({"spec": {"podTemplate": {"metadata": {"annotations": {"a": "b"}}}}}),
-            )
-            .await?;
+        // A rollout that no answer shows: the containers stay the same.
+        let note = json!({"podTemplate": {"metadata": {"annotations": {"note": "new"}}}});
+        self.bed.patch("agg", json!({"spec": note})).await?;
         self.runs_generation("agg", 2).await?;
+        for pod in self.alive("agg", "VllmWorker").await? {
+            let note = pod.annotations().get("note").map(String::as_str);
+            ensure!(note == Some("new"), "Ready with {} of the earlier spec", pod.name_any());
+        }
         let graphs = self.bed.upstream(DYNAMO_GRAPH_DEPLOYMENT, "v1beta1");
         let graph = graphs.get("agg").await?;
         let version = graph
@@ -301,11 +301,7 @@ impl Stage {
                 })
                 .await?;
             eventually(PATIENCE, async || {
-                let pods = self.pods("rr", "SglangWorker").await?;
-                let alive = pods
-                    .iter()
-                    .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-                    .count();
+                let alive = self.alive("rr", "SglangWorker").await?.len();
                 ensure!(alive == usize::try_from(replicas)?, "{alive} pods");
                 Ok(())
             })
@@ -323,7 +319,7 @@ impl Stage {
         wrong["spec"]["engine"]["args"] = json!({"max-model-length": "64"});
         self.bed.create(wrong).await?;
         self.bed
-            .status("wrong", "in a crash loop", |status| {
+            .status("wrong", "explained by its worker", |status| {
                 status
                     .message
                     .as_deref()
@@ -453,6 +449,13 @@ impl Stage {
             Ok(found)
         })
         .await
+    }
+
+    /// Pods of a component that are not being deleted.
+    async fn alive(&self, name: &str, component: &str) -> Result<Vec<Pod>> {
+        let mut pods = self.pods(name, component).await?;
+        pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        Ok(pods)
     }
 
     async fn pods(&self, name: &str, component: &str) -> Result<Vec<Pod>> {
