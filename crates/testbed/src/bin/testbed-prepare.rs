@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 use runway_dev_support::{OlderKubernetes, ended};
 use runway_testbed::binaries::{Binaries, of_older_kubernetes};
+use runway_testbed::dynamo::Dynamo;
 use runway_testbed::vllm::Vllm;
 use runway_testbed::{node, prepare};
 
@@ -24,6 +25,8 @@ enum Args {
     },
     /// The real vLLM, for the lane of that name.
     Vllm,
+    /// Programs of a node, and Dynamo's frontend and mocker, for the lane of that name.
+    Dynamo,
 }
 
 fn main() -> ExitCode {
@@ -48,6 +51,12 @@ fn run(args: &Args) -> Result<()> {
             Ok(())
         }
         Args::Vllm => Vllm::prepare("the lane vllm").map(drop),
+        Args::Dynamo => {
+            if Dynamo::prepare("the lane dynamo")?.is_some() {
+                cluster()?;
+            }
+            Ok(())
+        }
     }
 }
 
