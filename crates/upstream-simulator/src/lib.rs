@@ -33,6 +33,7 @@ pub const LABEL: &str = "kubeairunway.ai/simulate";
 
 /// Options of the simulator.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Config {
     /// From first sight of an object to its Ready.
     pub ready_after: Duration,

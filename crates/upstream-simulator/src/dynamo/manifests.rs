@@ -6,6 +6,8 @@
 //! labels for discovery, and by DynamoWorkerMetadata that each pod writes with the graph's ServiceAccount. Simplified: one Deployment for
 //! each component, where the operator has one for each hash of the workers; no multinode components; no variables of the graph.
 
+use std::collections::BTreeMap;
+
 use kube::{ResourceExt, api::DynamicObject};
 use serde_json::{Map, Value, json};
 
@@ -103,7 +105,7 @@ impl Graph {
             (9090, "system")
         };
         json!({
-            "metadata": {"name": self.resource_name(component), "labels": Map::from_iter(discovery_labels())},
+            "metadata": {"name": self.resource_name(component), "labels": discovery_labels().collect::<Map<_, _>>()},
             "spec": {
                 "selector": self.selector(component),
                 "ports": [{"name": name, "protocol": "TCP", "port": port, "targetPort": name}],
@@ -304,10 +306,7 @@ fn by_name(variables: &[Value]) -> Value {
     let named = variables
         .iter()
         .map(|variable| (variable["name"].as_str().unwrap_or_default(), variable));
-    std::collections::BTreeMap::from_iter(named)
-        .into_values()
-        .cloned()
-        .collect()
+    named.collect::<BTreeMap<_, _>>().into_values().cloned().collect()
 }
 
 /// Objects are merged, everything else is replaced.
