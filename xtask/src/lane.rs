@@ -9,6 +9,9 @@ pub(crate) enum Lane {
     /// RabbitMQ 4: a cluster of three nodes under faults, and the tests of actors with a broker. The first run fetches 80 MB; 200 MB of
     /// disk.
     Rabbitmq4,
+    /// Dynamo's real frontend, KV router and mocker answer behind the Dynamo provider on a real node. The first run fetches 100 MB; 1 GB
+    /// of disk, 4 GB of memory and about eight minutes.
+    Dynamo,
 }
 
 /// Tests of a lane.
@@ -44,6 +47,12 @@ impl Lane {
                     "crates/asya-sidecar/tests/chaos.rs",
                 ],
                 environment: Some(("TESTBED_RABBITMQ", "4")),
+            },
+            Self::Dynamo => Tests {
+                own: "crates/testbed/tests/dynamo.rs",
+                target: "dynamo",
+                shared: &[],
+                environment: None,
             },
         }
     }

@@ -85,8 +85,7 @@ fn container(
         // A server under load responds slowly, SGLang within 20 seconds: only one that is silent for minutes is restarted.
         .with("livenessProbe", probe(10, 10, 30))
         .with("lifecycle", lifecycle(settings))
-        // An engine that rejects its arguments logs the reason last.
-        .with("terminationMessagePolicy", "FallbackToLogsOnError")
+        .with("terminationMessagePolicy", pods::LAST_WORDS)
         .with("securityContext", pods::container_security(request, None))
         .into()
 }

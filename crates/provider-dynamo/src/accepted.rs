@@ -29,8 +29,6 @@ pub(crate) enum Model<'a> {
     Id(&'a str),
     /// Dynamo's worker loads it from the path in a flag of `engine.args`.
     InArgs,
-    /// The command of the image loads it.
-    InImage,
 }
 
 /// Workers of one kind. Dynamo requires GPUs.

@@ -67,6 +67,7 @@ fn pod_spec(component: &Component) -> Fields {
         .with("image", component.image)
         .with("command", component.command.as_slice())
         .with("args", component.args.as_slice())
+        .with("terminationMessagePolicy", pods::LAST_WORDS)
         .with(
             "volumeMounts",
             component.volumes.iter().map(Volume::mount).collect::<Vec<_>>(),

@@ -63,6 +63,7 @@ fn main(component: &Component) -> Fields {
         .with("image", component.image)
         .with("command", component.command.as_slice())
         .with("args", component.args.as_slice())
+        .with("terminationMessagePolicy", pods::LAST_WORDS)
         .with("env", json!(component.env))
         .with("envFrom", env_from)
         .with("resources", resources(component))

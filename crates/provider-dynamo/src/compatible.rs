@@ -24,7 +24,7 @@ pub(crate) fn accept<'a>(
     let engine = engine(request)?;
     let workers = workers(request)?;
     NAMES.check(request)?;
-    let model = model(request)?;
+    let model = model(request, engine)?;
     flags_are_possible(request, engine)?;
     let Some(shape) = Shape::installed(installed) else {
         return refuse("Provider 'dynamo' CRD not installed in cluster");
@@ -87,7 +87,10 @@ fn on_gpu<'a>(request: &Request, role: Role, worker: &'a Worker, field: &str) ->
     }
 }
 
-fn model(request: &Request) -> Result<Model<'_>, Refusal> {
+/// Dynamo starts a worker without a command as `/bin/sh -c`, whatever the image would run
+/// (`deploy/operator/internal/dynamo/component_common.go`, getCommonContainer, and `graph.go`, mergeContainerByName), so that a
+/// worker needs a command, and with it the model.
+fn model<'a>(request: &'a Request, engine: &Engine) -> Result<Model<'a>, Refusal> {
     if request.source == ModelSource::Huggingface {
         location::check_flags(&request.args, &flags::MODEL)?;
         return Ok(Model::Id(location::id_on_hub(request)?));
@@ -95,11 +98,14 @@ fn model(request: &Request) -> Result<Model<'_>, Refusal> {
     location::check_image(request)?;
     match flags::MODEL.iter().find_map(|flag| find(&request.args, flag)) {
         Some((key, "")) => refuse(format!(
-            "engine.args.{key} is empty, but it names the model: set it to where the model is in the image, \
-             or remove it if the image's own command knows"
+            "engine.args.{key} is empty, but it names the model: set it to where the model is in the image"
         )),
         Some(_) => Ok(Model::InArgs),
-        None => Ok(Model::InImage),
+        None => refuse(format!(
+            "engine.args.{} is required when model.source is custom: Dynamo does not run the command of an image; \
+             set it to where the model is in the image",
+            engine.model
+        )),
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn of(request: &Request, accepted: &Accepted, worker: &GpuWorker) -> 
     }
     let model = match accepted.model {
         Model::Id(id) => vec![format!("--{}", engine.model), id.to_owned()],
-        Model::InArgs | Model::InImage => Vec::new(),
+        Model::InArgs => Vec::new(),
     };
     Arguments {
         model_name: first(&flags.flags.values, MODEL_NAME),

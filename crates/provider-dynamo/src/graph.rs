@@ -9,7 +9,7 @@ use runway_provider::settings::PullSecrets;
 use runway_provider::volumes::Volume;
 use runway_provider::{Request, pods};
 
-use crate::accepted::{Accepted, GpuWorker, Model};
+use crate::accepted::{Accepted, GpuWorker};
 use crate::config::DynamoConfig;
 use crate::engine::FRONTEND;
 use crate::flags;
@@ -34,7 +34,7 @@ pub(crate) struct Component<'a> {
     pub(crate) role: Role,
     pub(crate) replicas: i32,
     pub(crate) image: &'a str,
-    /// Empty for the image's own command.
+    /// Empty for that of Dynamo's frontend.
     pub(crate) command: Vec<&'static str>,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<EnvVar>,
@@ -121,7 +121,7 @@ fn worker_component<'a>(
         name: accepted.engine.component(worker.role),
         role: worker.role,
         replicas: worker.worker.replicas,
-        command: command(accepted),
+        command: vec!["python3", "-m", accepted.engine.module],
         args,
         cpu_request: worker.worker.cpu.as_deref(),
         memory_limit: worker.worker.memory.as_deref(),
@@ -163,13 +163,6 @@ fn bare<'a>(request: &'a Request, accepted: &'a Accepted, config: &'a DynamoConf
             ReportedBy::Tag => None,
             ReportedBy::TagInOurReading | ReportedBy::Assumption => Some(accepted.runtime.version),
         },
-    }
-}
-
-fn command(accepted: &Accepted) -> Vec<&'static str> {
-    match accepted.model {
-        Model::Id(_) | Model::InArgs => vec!["python3", "-m", accepted.engine.module],
-        Model::InImage => Vec::new(),
     }
 }
 

@@ -24,8 +24,8 @@
 //! - `engine.args` become flags of all workers, and take precedence. Flags for the model or the role of a worker are refused:
 //!   use `model.id` and `serving.mode`. For trtllm, names with underscores are options of TensorRT-LLM and go into
 //!   `--override-engine-args`.
-//! - `model.source: custom` requires `spec.image`. Its own command starts the worker, with the flags as arguments. If
-//!   `engine.args.model` contains the path of the model, Dynamo's worker is started.
+//! - `model.source: custom` requires `spec.image`, and the path of the model in `engine.args.model`: Dynamo does not run the command
+//!   of an image.
 //! - Containers meet Pod Security `restricted` in default images, whose user is known since 0.9; in other images if
 //!   `podTemplate.spec.securityContext.runAsUser` is set.
 //! - With `routerMode: kv`, workers publish their KV caches.

@@ -66,7 +66,7 @@ const FIRST_COMPONENTS: &[(&str, &str)] = {
     first
 };
 
-const COMPONENTS: [(&str, &str); 34] = [
+const COMPONENTS: [(&str, &str); 35] = [
     ("spec.components[].runtimeVersionOverride", "string"),
     ("spec.backendFramework", "string"),
     ("spec.components[].name", "string"),
@@ -110,6 +110,10 @@ const COMPONENTS: [(&str, &str); 34] = [
         "spec.components[].podTemplate.spec.containers[].securityContext",
         "object",
     ),
+    (
+        "spec.components[].podTemplate.spec.containers[].terminationMessagePolicy",
+        "string",
+    ),
     ("status.state", "string"),
     ("status.observedGeneration", "integer"),
     ("status.components{}.readyReplicas", "integer"),
@@ -121,7 +125,7 @@ const COMPONENTS: [(&str, &str); 34] = [
     ("status.conditions[].lastTransitionTime", "string"),
 ];
 
-const SERVICES: [(&str, &str); 35] = [
+const SERVICES: [(&str, &str); 36] = [
     ("spec.backendFramework", "string"),
     ("spec.services{}.componentType", "string"),
     ("spec.services{}.subComponentType", "string"),
@@ -151,6 +155,10 @@ const SERVICES: [(&str, &str); 35] = [
     ("spec.services{}.extraPodSpec.mainContainer.command[]", "string"),
     ("spec.services{}.extraPodSpec.mainContainer.args[]", "string"),
     ("spec.services{}.extraPodSpec.mainContainer.securityContext", "object"),
+    (
+        "spec.services{}.extraPodSpec.mainContainer.terminationMessagePolicy",
+        "string",
+    ),
     ("status.state", "string"),
     ("status.observedGeneration", "integer"),
     ("status.services{}.readyReplicas", "integer"),

@@ -48,7 +48,8 @@ fn is_outdated(object: &Value) -> bool {
 }
 
 /// Whether a rollout is in progress. Dynamo reports `successful` as soon as enough pods are ready, those of the earlier spec
-/// included, and observes the new generation before (issues 3567 and 10527).
+/// included, and observes the new generation before (issues 3567 and 10527). A new pod is updated before it is ready, and beside it one of
+/// the earlier spec is counted.
 fn rolls_out(status: &Value, wanted: &[Component]) -> bool {
     let is_rolling = matches!(
         status["rollingUpdate"]["phase"].as_str(),
@@ -62,8 +63,10 @@ fn rolls_out(status: &Value, wanted: &[Component]) -> bool {
             };
             let number = |field: &str| component[field].as_i64();
             let ready = number("readyReplicas").or_else(|| number("availableReplicas"));
-            let counts = [number("updatedReplicas"), ready];
-            counts.into_iter().flatten().any(|count| count < i64::from(wanted.pods))
+            let updated = number("updatedReplicas");
+            let has_old = updated.is_some_and(|updated| number("replicas").is_some_and(|all| all > updated));
+            let is_missing = |count: i64| count < i64::from(wanted.pods);
+            has_old || [updated, ready].into_iter().flatten().any(is_missing)
         })
 }
 

@@ -18,7 +18,7 @@ fn aggregated_keeps_the_contract() -> Result<(), Report> {
             ("model.id", json!({ "spec": { "model": { "id": "microsoft/phi-4" } } })),
             (
                 "model.source",
-                json!({ "spec": { "model": { "id": null, "source": "custom" }, "image": "llama:latest" } }),
+                json!({ "spec": { "model": { "id": null, "source": "custom" }, "image": "llama:latest", "engine": { "args": { "model": "/m" } } } }),
             ),
             ("engine.type", json!({ "spec": { "engine": { "type": "sglang" } } })),
             ("serving.mode", in_parts()),
@@ -62,7 +62,7 @@ fn disaggregated_keeps_the_contract() -> Result<(), Report> {
             ("model.id", json!({ "spec": { "model": { "id": "microsoft/phi-4" } } })),
             (
                 "model.source",
-                json!({ "spec": { "model": { "id": null, "source": "custom" }, "image": "llama:1.3.1" } }),
+                json!({ "spec": { "model": { "id": null, "source": "custom" }, "image": "llama:1.3.1", "engine": { "args": { "model-path": "/m" } } } }),
             ),
             ("engine.type", json!({ "spec": { "engine": { "type": "vllm" } } })),
             (

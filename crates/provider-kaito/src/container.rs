@@ -69,7 +69,7 @@ fn container(request: &Request, accepted: &Accepted, image: &str, flags: &Flags,
         "args": arguments(request, accepted.engine, flags),
         "ports": [{"containerPort": PORT}],
         "readinessProbe": readiness(accepted.engine),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "terminationMessagePolicy": pods::LAST_WORDS,
         "securityContext": Value::from(pods::container_security(request, None)),
     });
     // Images differ in their entrypoint.

@@ -31,6 +31,9 @@ pub fn settings(spec: Fields, request: &Request, of_installation: &PullSecrets) 
         .with("securityContext", json!(pods.security_context))
 }
 
+/// Termination message policy of an engine: one that rejects its arguments logs the reason last.
+pub const LAST_WORDS: &str = "FallbackToLogsOnError";
+
 /// Security context of an engine's container, which Pod Security `restricted` admits if the container does not run as root.
 ///
 /// `image_user` is the user of the image, if it is known and not root. It is set by number, since the kubelet starts no container

@@ -23,6 +23,8 @@ pub const DYNAMO_V1ALPHA1: &str = "nvidia.com_dynamographdeployments.2026-02.yam
 /// The file of the same CRD with v1beta1, which is stored. Everything in v1alpha1, and everything stored in it, needs the
 /// conversion webhook of Dynamo's operator; v1beta1 alone does not. See the module `conversion` of the upstream simulator.
 pub const DYNAMO_V1BETA1: &str = "nvidia.com_dynamographdeployments.2026-08.yaml";
+/// The file of Dynamo's DynamoWorkerMetadata CRD, in which its pods publish what they serve.
+pub const DYNAMO_WORKERS: &str = "nvidia.com_dynamoworkermetadatas.yaml";
 /// The file of KubeRay's RayService CRD.
 pub const KUBERAY_SERVICES: &str = "ray.io_rayservices.yaml";
 /// The file of KubeRay's RayCluster CRD.
@@ -57,7 +59,11 @@ const MINIMAL: [(&str, &str); 5] = [
 ];
 
 /// CRDs that no provider writes: those of the AsyncActor's targets, and those that the upstream simulator creates.
-const NEIGHBORS: [(&str, &str); 4] = [
+const NEIGHBORS: [(&str, &str); 5] = [
+    (
+        DYNAMO_WORKERS,
+        include_str!("../crds/nvidia.com_dynamoworkermetadatas.yaml"),
+    ),
     (KUBERAY_CLUSTERS, include_str!("../crds/ray.io_rayclusters.yaml")),
     (KEDA_SCALED_OBJECTS, include_str!("../crds/keda.sh_scaledobjects.yaml")),
     (

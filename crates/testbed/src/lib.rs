@@ -22,6 +22,7 @@
 //! | [`rabbitmq`] | a real RabbitMQ, any number of them beside each other; a cluster of RabbitMQ 4 |
 //! | [`valkey`] | a real Valkey |
 //! | [`keda`] | a real KEDA, as pods of a node |
+//! | [`dynamo`] | Dynamo's real frontend and mocker, as an image for a node |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`clocks`] | processes whose clocks are wrong |
@@ -65,6 +66,7 @@ pub mod collector;
 pub mod control_plane;
 pub mod crds;
 pub mod dex;
+pub mod dynamo;
 pub mod engine;
 pub mod envoy;
 pub mod fault;

@@ -53,9 +53,9 @@ pub const OGX: Release = Release {
 };
 
 /// The Python that they need.
-const PYTHON: &str = "3.12";
-/// Path in images.
-const LIBRARY: &str = "/usr/local/lib/python3.12";
+pub(crate) const PYTHON: &str = "3.12";
+/// Path of Python's library in images.
+pub(crate) const PYTHON_LIBRARY: &str = "/usr/local/lib/python3.12";
 /// Copies what an image needs of Python's library, and compiles it. Compiled files usually carry the time of their source,
 /// which an image has not.
 const COPY_LIBRARY: &str = include_str!("llama_stack/copy_library.py");
@@ -258,7 +258,7 @@ fn python_files() -> Result<Rootfs> {
     rootfs
         .file(format!("/usr/local/bin/{name}"), program, 0o755)?
         .link("/usr/local/bin/python3", &name)
-        .tree(LIBRARY, library()?, &|_| false)?
+        .tree(PYTHON_LIBRARY, library()?, &|_| false)?
         .add_libraries()?;
     Ok(rootfs)
 }
@@ -270,14 +270,14 @@ fn server_files(environment: &Path) -> Result<Rootfs> {
     // Half a gigabyte that only remote::oci would import. pip is there already.
     let leave_out = |path: &Path| ["oci", "pip"].iter().any(|package| path == Path::new(package));
     rootfs
-        .tree(format!("{LIBRARY}/site-packages"), &site_packages, &leave_out)?
+        .tree(format!("{PYTHON_LIBRARY}/site-packages"), &site_packages, &leave_out)?
         .script(
             "/usr/local/bin/llama",
             "#!/bin/sh\nexec python3 -m llama_stack.cli.llama \"$@\"\n",
         )
         .script("/usr/local/bin/uvicorn", "#!/bin/sh\nexec python3 -m uvicorn \"$@\"\n")
         .text(
-            format!("{LIBRARY}/site-packages/llama_stack/distributions/{DISTRIBUTION_NAME}/config.yaml"),
+            format!("{PYTHON_LIBRARY}/site-packages/llama_stack/distributions/{DISTRIBUTION_NAME}/config.yaml"),
             DISTRIBUTION,
         )
         .add_libraries()?;

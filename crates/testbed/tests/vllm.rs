@@ -418,7 +418,6 @@ fn of_container(provider: &dyn Provider, container: &Map<String, Value>) -> Opti
     ) {
         (["vllm", "serve"], _) => Some(Question::Serve(args)),
         (["python3", "-m", "dynamo.vllm"], _) => Some(Question::Dynamo(args)),
-        ([], "dynamo") => Some(Question::Dynamo([model(&["--model", SOMEWHERE]), args].concat())),
         ([], _) => Some(Question::Serve([model(&[SOMEWHERE]), args].concat())),
         _ => None,
     }

@@ -129,7 +129,7 @@ fn convert(object: &mut Value, to_v1beta1: bool) {
 }
 
 /// A service of v1alpha1 as a component of v1beta1.
-fn component(name: &str, mut service: Value) -> Value {
+pub(super) fn component(name: &str, mut service: Value) -> Value {
     let mut component = json!({"name": name});
     let kind = take(&mut service, "componentType");
     let role = take(&mut service, "subComponentType");

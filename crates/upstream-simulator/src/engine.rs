@@ -284,15 +284,23 @@ impl Simulation {
     }
 
     /// A Service of the object.
-    pub(super) async fn apply_any_service(&self, owner: &DynamicObject, mut service: Value) -> kube::Result<()> {
-        service["apiVersion"] = json!("v1");
-        service["kind"] = json!("Service");
-        service["metadata"]["ownerReferences"] = json!([self.owner_reference(owner)]);
-        let name = service["metadata"]["name"].as_str().unwrap_or_default();
-        self.namespaced::<Service>(owner)
-            .patch(name, &self.apply_params(), &Patch::Apply(&service))
+    pub(super) async fn apply_any_service(&self, owner: &DynamicObject, service: Value) -> kube::Result<()> {
+        self.apply::<Service>(owner, service).await.map(drop)
+    }
+
+    /// An object that the owner has alone.
+    pub(super) async fn apply<K>(&self, owner: &DynamicObject, mut manifest: Value) -> kube::Result<K>
+    where
+        K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        manifest["apiVersion"] = json!(K::api_version(&()));
+        manifest["kind"] = json!(K::kind(&()));
+        manifest["metadata"]["ownerReferences"] = json!([self.owner_reference(owner)]);
+        let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+        self.namespaced::<K>(owner)
+            .patch(name, &self.apply_params(), &Patch::Apply(&manifest))
             .await
-            .map(drop)
     }
 
     /// [`set_status`](Self::set_status), with the time in `lastUpdateTime` if it says something new.

@@ -6,8 +6,8 @@
 //!
 //! There are two ways to play. By default objects go through a **timeline**: no nodes, and the status moves by time; the
 //! pods are objects that no kubelet runs. With [`Config::workloads`] KAITO's **workloads** are made as the operator makes
-//! them, a cluster with a node runs them, and the status follows the pods. Dynamo's and KubeRay's pods run in neither way:
-//! their images are Ray's and Dynamo's own, and neither runs here; KubeRay's objects are then those of its current release.
+//! them, a cluster with a node runs them, and the status follows the pods; with [`Config::dynamo_workloads`] the same is true of
+//! Dynamo's. KubeRay's pods run in neither way; with `workloads` its objects are those of its current release.
 //!
 //! Each module has the table of what it plays, with the upstream's file and version: [`kaito`], [`dynamo`], [`kuberay`],
 //! [`conversion`].
@@ -33,6 +33,7 @@ pub const LABEL: &str = "kubeairunway.ai/simulate";
 
 /// Options of the simulator.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Config {
     /// From first sight of an object to its Ready.
     pub ready_after: Duration,
@@ -47,6 +48,9 @@ pub struct Config {
     /// Makes the real workloads of an object, where the operator would and an image can serve them, and derives its
     /// status from them instead of from time: for clusters with a node. See [`kaito`].
     pub workloads: bool,
+    /// Creates the Deployments of Dynamo's components, and derives the status from them instead of from time: for clusters with a
+    /// node, the CRD of DynamoWorkerMetadata, and images that run there. See [`dynamo`].
+    pub dynamo_workloads: bool,
 }
 
 impl Default for Config {
@@ -57,6 +61,7 @@ impl Default for Config {
             finalizer: true,
             headless: false,
             workloads: false,
+            dynamo_workloads: false,
         }
     }
 }

@@ -30,6 +30,10 @@ struct Args {
     /// Make the real workloads of KAITO's objects and tell their status from the pods: for clusters with a node.
     #[arg(long)]
     workloads: bool,
+    /// Create the Deployments of Dynamo's components and derive their status from the pods: for clusters with a node that has the
+    /// images, and with the CRD of DynamoWorkerMetadata.
+    #[arg(long)]
+    dynamo_workloads: bool,
 }
 
 #[tokio::main]
@@ -61,6 +65,7 @@ async fn main() -> Result<()> {
         behavior: args.behavior,
         headless: args.headless,
         workloads: args.workloads,
+        dynamo_workloads: args.dynamo_workloads,
         ..simulator::Config::default()
     };
     simulator::run(client, config).await;

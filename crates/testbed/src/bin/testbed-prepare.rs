@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Parser;
 use runway_dev_support::{OlderKubernetes, ended};
 use runway_testbed::binaries::{Binaries, of_older_kubernetes};
+use runway_testbed::dynamo::Dynamo;
 use runway_testbed::vllm::Vllm;
 use runway_testbed::{RabbitMqCluster, node, prepare};
 
@@ -26,6 +27,8 @@ enum Args {
     Vllm,
     /// RabbitMQ 4, for the lane of that name.
     Rabbitmq4,
+    /// Programs of a node, and Dynamo's frontend and mocker, for the lane of that name.
+    Dynamo,
 }
 
 fn main() -> ExitCode {
@@ -51,6 +54,12 @@ fn run(args: &Args) -> Result<()> {
         }
         Args::Vllm => Vllm::prepare("the lane vllm").map(drop),
         Args::Rabbitmq4 => RabbitMqCluster::prepare("the lane rabbitmq4"),
+        Args::Dynamo => {
+            if Dynamo::prepare("the lane dynamo")?.is_some() {
+                cluster()?;
+            }
+            Ok(())
+        }
     }
 }
 

@@ -5,13 +5,17 @@
 //! `Ready`; a model server that crashes or waits leaves the state pending; failed is what cannot be reconciled; the
 //! counts are per component, ready or available ones depending on what stands behind it; each frontend has a Service.
 //! Every change of the spec goes through pending again, and what was ready stays so meanwhile.
-//! Simplified: the pods of a component are objects that no node runs; no rolling updates, restarts or scaling adapters.
+//! Simplified: the pods of a component are objects that no node runs; no rolling updates, restarts or scaling adapters. With
+//! [`Config::dynamo_workloads`] the components are real Deployments, and the status follows them.
 //!
 //! | behavior | upstream | version |
 //! |---|---|---|
 //! | a changed spec is observed, and reported as successful, before its rollout begins: `updatedReplicas` is 0 | `internal/controller/dynamographdeployment_controller.go` | issues 3567 and 10527, 2026 |
 //! | a v1alpha1 worker with the subtype prefill or decode is a component of that type, and back: see [`conversion`](super::conversion) | `api/v1alpha1/shared_spec_conversion.go` | pull request 9082, 2026-05 |
 //! | the type of a component cannot change once it is set, in either version: [`with_immutable_types`] | the CEL rules of `DynamoComponentDeploymentSharedSpec`, `api/{v1alpha1,v1beta1}/dynamocomponentdeployment_types.go` | pull request 13763, 2026-08 |
+
+mod manifests;
+mod workloads;
 
 use std::sync::Arc;
 
@@ -35,7 +39,8 @@ pub const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 /// On a DynamoGraphDeployment: `false` puts Deployments behind its components, not Grove's PodCliques.
 pub const ENABLE_GROVE: &str = "nvidia.com/enable-grove";
 
-const COMPONENT: &str = "nvidia.com/dynamo-component";
+/// On the pods of a component, with its name.
+pub const COMPONENT: &str = "nvidia.com/dynamo-component";
 const FAILURE: &str = "failed to reconcile the component deployments: admission denied a pod: the quota of nvidia.com/gpu \
                        of the namespace is used up";
 
@@ -78,13 +83,18 @@ fn member<'a>(schema: &'a mut JSONSchemaProps, field: &str) -> Option<&'a mut JS
 
 /// Plays Dynamo's controller while its CRD is there, in the version that the CRD stores.
 pub(super) async fn run(client: Client, config: Config) {
-    let graphs = Role {
+    let mut graphs = Role {
         crd: "dynamographdeployments.nvidia.com",
         manager: MANAGER,
         finalizer: Some("nvidia.com/finalizer"),
         owns: Vec::new(),
     };
-    play(client, config, graphs, graph).await;
+    if config.dynamo_workloads {
+        graphs.owns = workloads::owned();
+        play(client, config, graphs, workloads::graph).await;
+    } else {
+        play(client, config, graphs, graph).await;
+    }
 }
 
 async fn graph(object: Arc<DynamicObject>, simulation: Arc<Simulation>) -> kube::Result<Action> {
