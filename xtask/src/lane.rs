@@ -6,6 +6,9 @@ pub(crate) enum Lane {
     /// The real vLLM on CPUs judges what providers write for it, and serves a model. The first run fetches 3 GB; 5.1 GB of
     /// disk, 4 GB of memory and about ten minutes.
     Vllm,
+    /// The real KubeRay operator and Ray Serve on a real node, with a stand-in for the engine. The first run fetches 150 MB; 1 GB of
+    /// disk, 4 GB of memory and about eight minutes.
+    Ray,
 }
 
 impl Lane {
@@ -13,6 +16,7 @@ impl Lane {
     pub(crate) fn file(self) -> &'static str {
         match self {
             Self::Vllm => "crates/testbed/tests/vllm.rs",
+            Self::Ray => "crates/testbed/tests/ray.rs",
         }
     }
 
@@ -20,6 +24,7 @@ impl Lane {
     pub(crate) fn target(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
+            Self::Ray => "ray",
         }
     }
 }

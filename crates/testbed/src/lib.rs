@@ -23,6 +23,7 @@
 //! | [`valkey`] | a real Valkey |
 //! | [`keda`] | a real KEDA, as pods of a node |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
+//! | [`ray`] | the real KubeRay operator, and the real Ray Serve with a stand-in for the engine |
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`clocks`] | processes whose clocks are wrong |
 //! | [`npm`] | clients of the router from npm |
@@ -83,6 +84,7 @@ pub mod programs;
 pub mod proxy;
 pub mod python;
 pub mod rabbitmq;
+pub mod ray;
 pub mod reference_picker;
 mod roots;
 pub mod sqs;

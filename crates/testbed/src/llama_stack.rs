@@ -53,9 +53,9 @@ pub const OGX: Release = Release {
 };
 
 /// The Python that they need.
-const PYTHON: &str = "3.12";
+pub(crate) const PYTHON: &str = "3.12";
 /// Path in images.
-const LIBRARY: &str = "/usr/local/lib/python3.12";
+pub(crate) const LIBRARY: &str = "/usr/local/lib/python3.12";
 /// Copies what an image needs of Python's library, and compiles it. Compiled files usually carry the time of their source,
 /// which an image has not.
 const COPY_LIBRARY: &str = include_str!("llama_stack/copy_library.py");
