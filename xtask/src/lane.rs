@@ -12,15 +12,15 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    /// The file of its tests, which are all ignored elsewhere.
-    pub(crate) fn file(self) -> &'static str {
+    /// The files of its tests, which are all ignored elsewhere.
+    pub(crate) fn files(self) -> &'static [&'static str] {
         match self {
-            Self::Vllm => "crates/testbed/tests/vllm.rs",
-            Self::Ray => "crates/testbed/tests/ray.rs",
+            Self::Vllm => &["crates/testbed/tests/vllm.rs"],
+            Self::Ray => &["crates/testbed/tests/ray.rs", "dev/upstream/tests/ray.rs"],
         }
     }
 
-    /// The name of that file for cargo.
+    /// The name of these files for cargo.
     pub(crate) fn target(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",

@@ -12,16 +12,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::api::core::v1 as core;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::images::{Config, Image, Layered, Rootfs, made_once, write_all};
 use crate::llama_stack::{LIBRARY, PYTHON, provider_base, provider_config, python};
+use crate::node::NODE_NAME;
 use crate::process::output;
-use crate::{Node, binaries, cache, node, packages, say};
+use crate::{Node, binaries, cache, crds, node, packages, say};
 
 /// Answer of the stand-in to every chat.
 pub const SENTENCE: &str = "Hello from a stand-in: this text went through Ray Serve, and no engine wrote it.";
+
+/// Name of the model in [`spec`].
+pub const MODEL: &str = "friendly";
 
 /// Engine argument of the stand-in: seconds until the model is loaded.
 pub const LOAD_SECONDS: &str = "stand-in-load-seconds";
@@ -42,38 +49,59 @@ const SITE: &str = "site";
 /// Name of the operator's process.
 const OPERATOR: &str = "kuberay-operator";
 
-/// CRDs of the operator's own release.
+/// Builds the operator and makes the image, where this machine can have them (see [`image`]). Blocking.
 ///
 /// # Errors
 ///
-/// The operator cannot be built.
-pub async fn crds() -> Result<Vec<CustomResourceDefinition>> {
-    let folder = tokio::task::spawn_blocking(binaries::kuberay).await??.manifests;
-    ["rayclusters", "rayservices", "rayjobs"]
-        .map(|plural| {
-            let file = folder.join(format!("crd/bases/ray.io_{plural}.yaml"));
-            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-            serde_saphyr::from_str(&text).with_context(|| file.display().to_string())
-        })
-        .into_iter()
-        .collect()
+/// Go is missing, pip fails, or the image cannot be written.
+pub fn prepare(what: &str) -> Result<()> {
+    if image(what)?.is_some() {
+        binaries::kuberay()?;
+    }
+    Ok(())
 }
 
-/// Starts the operator inside the node, for all namespaces. It ends with the node.
+/// Installs KubeRay: CRDs of its own release, and its operator inside the node. Makes `image` available, and gives the node the
+/// GPUs that a device plugin would report. Everything ends with the node.
 ///
 /// # Errors
 ///
-/// It cannot be built or started.
-pub async fn start_operator(node: &mut Node) -> Result<()> {
-    let program = tokio::task::spawn_blocking(binaries::kuberay).await??.operator;
+/// The operator cannot be built or started, or the API server refuses a CRD.
+pub async fn install(node: &mut Node, image: &Image) -> Result<()> {
+    let kuberay = tokio::task::spawn_blocking(binaries::kuberay).await??;
+    let client = node.test_bed_client().await?;
+    for plural in ["rayclusters", "rayservices", "rayjobs"] {
+        let file = kuberay.manifests.join(format!("crd/bases/ray.io_{plural}.yaml"));
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        crds::install_crd(&client, serde_saphyr::from_str(&text)?).await?;
+    }
+    node.import_image(&image.archive).await?;
+    let gpus = json!({"nvidia.com/gpu": "8"});
+    let gpus = Patch::Merge(json!({"status": {"capacity": gpus, "allocatable": gpus}}));
+    let nodes: Api<core::Node> = Api::all(client);
+    nodes.patch_status(NODE_NAME, &PatchParams::default(), &gpus).await?;
     let kubeconfig = node.kubeconfig(OPERATOR, &["system:masters"])?;
     let command = [
-        program.display().to_string(),
+        kuberay.operator.display().to_string(),
         format!("--kubeconfig={}", kubeconfig.display()),
         "--enable-leader-election=false".to_owned(),
         "--metrics-addr=0".to_owned(),
     ];
     node.run_inside(OPERATOR, command.into())
+}
+
+/// Spec of a ModelDeployment of `image` with this context length, and resources that a small machine has.
+pub fn spec(image: &str, length: i64) -> Value {
+    json!({
+        "provider": {
+            "name": "kuberay",
+            "overrides": {"head": {"resources": {"cpu": "50m", "memory": "2Gi"}}},
+        },
+        "model": {"id": "Org/Model", "servedName": MODEL},
+        "engine": {"type": "vllm", "contextLength": length},
+        "image": image,
+        "resources": {"gpu": {"count": 1}, "memory": "2Gi", "cpu": "50m"},
+    })
 }
 
 /// The image with Ray and the stand-in, such as `testbed.local/ray-llm:2.60.0-py312`. Made once for the machine. Blocking.

@@ -14,31 +14,30 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use k8s_openapi::api::core::v1::{Node as CoreNode, Pod, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Resource, ResourceExt};
 use parking_lot::Mutex;
-use runway_api::ModelDeployment;
 use runway_api::condition::{self, Conditions};
+use runway_api::{ModelDeployment, Phase};
 use runway_product_testbed::{Bed, NAMESPACE, Upstream};
 use runway_provider_kuberay::{KubeRay, RAY_SERVICE};
 use runway_testbed::engine::{CHAT, Endpoint, chat_request};
-use runway_testbed::node::NODE_NAME;
-use runway_testbed::ray::{self, FAILURE, LOAD_SECONDS, SENTENCE};
-use runway_testbed::{Node, crds, eventually};
+use runway_testbed::ray::{self, FAILURE, LOAD_SECONDS, MODEL, SENTENCE};
+use runway_testbed::{Node, PATIENCE, eventually};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 const NAME: &str = "tiny";
-/// Name under which the model is served.
-const SERVED: &str = "friendly";
 /// Context length of the first generation.
 const FIRST_LENGTH: i64 = 1001;
 /// Message with which loading fails.
 const OUT_OF_MEMORY: &str = "CUDA out of memory: tried to allocate 20.00 GiB";
+/// Answers after which the model is Ready and stays so.
+const CONFIRMED_BY: usize = 10;
 /// Longest time for a chat.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest time in which Ready may be True after the head was lost: KubeRay reads the cluster every two seconds, and the provider
@@ -53,16 +52,15 @@ async fn model_on_a_real_ray_cluster_is_ready_when_the_latest_generation_answers
         return Ok(());
     };
     let mut bed = Bed::start_with_node(Upstream::None).await?;
-    for crd in ray::crds().await? {
-        crds::install_crd(&bed.admin, crd).await?;
-    }
-    bed.cluster.import_image(&image.archive).await?;
-    give_gpus(&bed).await?;
-    ray::start_operator(&mut bed.cluster).await?;
+    ray::install(&mut bed.cluster, &image).await?;
     let _core = bed.core().await?;
     let _kuberay = bed.asking_provider(KubeRay::default()).await?;
 
-    bed.create(model(&image.name)).await?;
+    bed.create(json!({
+        "apiVersion": "kubeairunway.ai/v1alpha1", "kind": "ModelDeployment",
+        "metadata": { "name": NAME, "namespace": NAMESPACE }, "spec": ray::spec(&image.name, FIRST_LENGTH),
+    }))
+    .await?;
     let scene = Scene {
         witness: Witness::start(&bed),
         bed: &bed,
@@ -74,7 +72,7 @@ async fn model_on_a_real_ray_cluster_is_ready_when_the_latest_generation_answers
     scene.failed_to_load().await.context("failed load")?;
     scene.lost_its_head().await.context("lost head")?;
     scene.zero_is_refused().await.context("zero")?;
-    let seen = scene.witness.end();
+    let seen = scene.witness.seen();
     println!(
         "{} answers while Ready; the longest without an answer while Ready: {:.1} s",
         seen.answers,
@@ -87,35 +85,6 @@ async fn model_on_a_real_ray_cluster_is_ready_when_the_latest_generation_answers
     );
     deleted(&bed).await.context("deleted")?;
     bed.cluster.stop().await
-}
-
-/// The resource that a device plugin would report.
-async fn give_gpus(bed: &Bed<Node>) -> Result<()> {
-    let gpus = json!({"nvidia.com/gpu": "8"});
-    let status = json!({"status": {"capacity": gpus, "allocatable": gpus}});
-    let nodes: Api<CoreNode> = Api::all(bed.admin.clone());
-    nodes
-        .patch_status(NODE_NAME, &PatchParams::default(), &Patch::Merge(status))
-        .await?;
-    Ok(())
-}
-
-fn model(image: &str) -> Value {
-    json!({
-        "apiVersion": "kubeairunway.ai/v1alpha1",
-        "kind": "ModelDeployment",
-        "metadata": { "name": NAME, "namespace": NAMESPACE },
-        "spec": {
-            "provider": {
-                "name": "kuberay",
-                "overrides": { "head": { "resources": { "cpu": "50m", "memory": "2Gi" } } },
-            },
-            "model": { "id": "Org/Model", "servedName": SERVED },
-            "engine": { "type": "vllm", "contextLength": FIRST_LENGTH },
-            "image": image,
-            "resources": { "gpu": { "count": 1 }, "memory": "2Gi", "cpu": "50m" },
-        },
-    })
 }
 
 struct Scene<'a> {
@@ -134,8 +103,10 @@ impl Scene<'_> {
     /// The model is loaded again in the same cluster.
     async fn changed_in_place(&self) -> Result<()> {
         let before = self.cluster().await?;
+        let prober = Prober::start(self.bed).await?;
         let generation = self.change(json!({"engine": {"args": {LOAD_SECONDS: "10"}}})).await?;
         self.answers(generation).await?;
+        println!("changed in place: {}", prober.end());
         let after = self.cluster().await?;
         ensure!(before == after, "{before} was replaced by {after}");
         Ok(())
@@ -169,8 +140,10 @@ impl Scene<'_> {
         self.answers(generation).await?;
         let after = self.cluster().await?;
         ensure!(before != after, "{before} was not replaced");
-        let lengths = prober.end()?;
-        ensure!(lengths.len() == 2, "replicas with the lengths {lengths:?} answered");
+        let answers = prober.end();
+        println!("second cluster: {answers}");
+        ensure!(answers.failures.is_empty(), "{:?}", answers.failures);
+        ensure!(answers.lengths.len() == 2, "{:?}", answers.lengths);
         Ok(())
     }
 
@@ -195,8 +168,20 @@ impl Scene<'_> {
             .await?;
         let message = md.status.and_then(|status| status.message).unwrap_or_default();
         println!("failed load, after {:.0} s: {message}", start.elapsed().as_secs_f64());
-        let generation = self.change(json!({"engine": {"args": {FAILURE: null}}})).await?;
-        self.answers(generation).await
+        println!(
+            "after the last attempt, the earlier replica answers: {}",
+            self.chat().await.is_ok()
+        );
+        let prober = Prober::start(self.bed).await?;
+        let corrected = self.change(json!({"engine": {"args": {FAILURE: null}}})).await?;
+        self.answers(corrected).await?;
+        println!("corrected: {}", prober.end());
+        let failed = self.witness.seen().failed;
+        ensure!(
+            failed == BTreeSet::from([generation]),
+            "generations reported as failed: {failed:?}, not {generation}"
+        );
+        Ok(())
     }
 
     /// A head that is lost takes Ray's state with it: the model is loaded again.
@@ -227,7 +212,7 @@ impl Scene<'_> {
             .status(NAME, "refused", |s| {
                 s.message
                     .as_ref()
-                    .is_some_and(|message| message.contains("KubeRay 1.7"))
+                    .is_some_and(|message| message.contains("came with 1.7"))
             })
             .await?;
         println!(
@@ -271,17 +256,25 @@ impl Scene<'_> {
         Ok(md)
     }
 
-    /// Ready for this generation, and its replica answers.
+    /// Ready for this generation, and its replica answers, which the witness confirms.
     async fn answers(&self, generation: i64) -> Result<()> {
         let md = self.ready(generation).await?;
         let reply = self.chat().await?;
         ensure!(
             Some(reply.length) == length(&md),
-            "{} answers, not that of {:?}",
+            "a replica with {} answers, not one with {:?}",
             reply.length,
             length(&md)
         );
-        Ok(())
+        let before = self.witness.seen().answers;
+        eventually(PATIENCE, async || {
+            ensure!(
+                self.witness.seen().answers > before + CONFIRMED_BY,
+                "too few answers while Ready"
+            );
+            Ok(())
+        })
+        .await
     }
 
     async fn chat(&self) -> Result<Reply> {
@@ -297,7 +290,7 @@ impl Scene<'_> {
 }
 
 fn question() -> Value {
-    chat_request(SERVED, "Hi")
+    chat_request(MODEL, "Hi")
 }
 
 fn length(md: &ModelDeployment) -> Option<i64> {
@@ -331,23 +324,29 @@ async fn chat(endpoint: &Endpoint) -> Result<Reply> {
     })
 }
 
-/// Asks without a pause: each answer must be one.
+/// Asks every 100 ms, whether the model is Ready or not.
 struct Prober {
-    seen: Arc<Mutex<(BTreeSet<i64>, Vec<String>)>>,
+    seen: Arc<Mutex<Probed>>,
     _task: AbortOnDropHandle<()>,
+}
+
+#[derive(Clone, Default)]
+struct Probed {
+    answers: usize,
+    /// Context lengths of the replicas that answered.
+    lengths: BTreeSet<i64>,
+    failures: Vec<String>,
 }
 
 impl Prober {
     async fn start(bed: &Bed<Node>) -> Result<Self> {
         let endpoint = model_endpoint(bed).await?;
-        let seen = Arc::new(Mutex::new((BTreeSet::new(), Vec::new())));
+        let seen = Arc::new(Mutex::new(Probed::default()));
         let results = seen.clone();
         let task = tokio::spawn(async move {
             loop {
-                match chat(&endpoint).await {
-                    Ok(reply) => drop(results.lock().0.insert(reply.length)),
-                    Err(error) => results.lock().1.push(format!("{error:#}")),
-                }
+                let reply = chat(&endpoint).await;
+                results.lock().add(reply);
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
@@ -357,11 +356,33 @@ impl Prober {
         })
     }
 
-    /// Context lengths of the replicas that answered.
-    fn end(self) -> Result<BTreeSet<i64>> {
-        let (lengths, failures) = self.seen.lock().clone();
-        ensure!(failures.is_empty(), "{} requests failed: {failures:?}", failures.len());
-        Ok(lengths)
+    fn end(self) -> Probed {
+        self.seen.lock().clone()
+    }
+}
+
+impl Probed {
+    fn add(&mut self, reply: Result<Reply>) {
+        match reply {
+            Ok(reply) => {
+                self.answers += 1;
+                self.lengths.insert(reply.length);
+            }
+            Err(error) => self.failures.push(format!("{error:#}")),
+        }
+    }
+}
+
+impl std::fmt::Display for Probed {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let failures: BTreeSet<_> = self.failures.iter().collect();
+        write!(
+            f,
+            "{} answers of replicas with {:?}, {} failures {failures:?}",
+            self.answers,
+            self.lengths,
+            self.failures.len()
+        )
     }
 }
 
@@ -375,6 +396,8 @@ struct Witness {
 struct Seen {
     answers: usize,
     violations: Vec<String>,
+    /// Generations that were reported as failed.
+    failed: BTreeSet<i64>,
     /// Longest time in which it was Ready and did not answer.
     longest: Duration,
     silent_since: Option<Instant>,
@@ -387,9 +410,11 @@ impl Witness {
         let results = seen.clone();
         let task = tokio::spawn(async move {
             loop {
-                if let Ok(md) = models.get(NAME).await
-                    && let Some(at) = ready_endpoint(&md)
-                {
+                let Ok(md) = models.get(NAME).await else {
+                    continue;
+                };
+                results.lock().failed.extend(failed_generation(&md));
+                if let Some(at) = ready_endpoint(&md) {
                     let reply = chat(&Endpoint::service(client.clone(), &at.0, at.1)).await;
                     // What was true when it was written may have changed since.
                     let is_still_so = models.get(NAME).await.is_ok_and(|now| {
@@ -408,7 +433,7 @@ impl Witness {
         }
     }
 
-    fn end(&self) -> Seen {
+    fn seen(&self) -> Seen {
         self.seen.lock().clone()
     }
 }
@@ -449,12 +474,21 @@ fn ready_endpoint(md: &ModelDeployment) -> Option<(String, u16)> {
     Some((endpoint.service.clone()?, u16::try_from(endpoint.port?).ok()?))
 }
 
+/// The generation that the status reports as failed.
+fn failed_generation(md: &ModelDeployment) -> Option<i64> {
+    let status = md
+        .status
+        .as_ref()
+        .filter(|status| status.phase == Some(Phase::Failed))?;
+    status.conditions.get_condition(condition::READY)?.observed_generation
+}
+
 /// Everything that the provider and KubeRay created is gone.
 async fn deleted(bed: &Bed<Node>) -> Result<()> {
     let kind = |kind: &str| ApiResource::from_gvk(&GroupVersionKind::gvk("ray.io", "v1", kind));
     bed.delete(NAME).await?;
     bed.gone(NAME).await?;
-    eventually(runway_testbed::PATIENCE, async || {
+    eventually(PATIENCE, async || {
         let mut left = Vec::new();
         for kind in [kind("RayService"), kind("RayCluster")] {
             let objects: Api<DynamicObject> = Api::namespaced_with(bed.admin.clone(), NAMESPACE, &kind);

@@ -105,7 +105,7 @@ pub(crate) fn tests(selection: Selection<'_>) -> Result<Vec<Job>> {
         jobs.extend(test(serde_json::from_str(line)?)?);
     }
     if let Selection::Lane(lane) = selection {
-        jobs.retain(|job| job.name == lane.file());
+        jobs.retain(|job| lane.files().contains(&job.name.as_str()));
         for job in &mut jobs {
             job.command.arg("--ignored");
         }
@@ -179,7 +179,7 @@ fn known(selection: Selection<'_>, jobs: &[Job]) -> Result<()> {
     let wanted = match selection {
         Selection::All => NODES.to_vec(),
         Selection::Only(_) | Selection::OfUnits => Vec::new(),
-        Selection::Lane(lane) => vec![lane.file()],
+        Selection::Lane(lane) => lane.files().to_vec(),
     };
     match wanted.into_iter().find(|file| missing(file)) {
         Some(file) => bail!("there is no {file}: correct the lists in xtask/src/test/jobs.rs and xtask/src/lane.rs"),

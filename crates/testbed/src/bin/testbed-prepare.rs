@@ -8,7 +8,7 @@ use clap::Parser;
 use runway_dev_support::{OlderKubernetes, ended};
 use runway_testbed::binaries::{Binaries, of_older_kubernetes};
 use runway_testbed::vllm::Vllm;
-use runway_testbed::{node, prepare};
+use runway_testbed::{node, prepare, ray};
 
 /// Prerequisites of tests.
 #[derive(Parser)]
@@ -24,6 +24,8 @@ enum Args {
     },
     /// The real vLLM, for the lane of that name.
     Vllm,
+    /// KubeRay's operator and the image with Ray, for the lane of that name.
+    Ray,
 }
 
 fn main() -> ExitCode {
@@ -48,6 +50,10 @@ fn run(args: &Args) -> Result<()> {
             Ok(())
         }
         Args::Vllm => Vllm::prepare("the lane vllm").map(drop),
+        Args::Ray => {
+            cluster()?;
+            ray::prepare("the lane ray")
+        }
     }
 }
 

@@ -78,9 +78,10 @@ class LLMServer:
 
 
 async def events(common):
-    """A word in each event. 
+    """A word in each event.
 
-    It is above the class: `serve.ingress` copies the functions that are defined by then."""
+    It is above the class, because `serve.ingress` copies the functions that are defined by then.
+    """
     words = [word + " " for word in SENTENCE.split(" ")]
     words[-1] = words[-1].rstrip()
     choices = [{"index": 0, "delta": {"content": word}} for word in words]
