@@ -81,6 +81,10 @@ impl<'a> Service<'a> {
 
     fn given_up(&self) -> Option<State> {
         let ready = self.condition("Ready").filter(|c| TERMINAL.contains(&c.reason))?;
+        // After a timeout KubeRay observes no change any more.
+        if ready.reason == "ValidationFailed" && !self.is_seen() {
+            return None;
+        }
         Some(state(Phase::Failed, ready.reason, text(ready)))
     }
 
@@ -118,6 +122,11 @@ impl<'a> Service<'a> {
     }
 
     fn serving(&self) -> State {
+        // What is reported, such as a failure, is about the spec before the change.
+        if !self.is_seen() {
+            let reported = "Waiting for KubeRay to observe the latest change";
+            return state(Phase::Deploying, "Updating", reported);
+        }
         match (self.answers(), self.upgrades()) {
             (true, true) => self.upgrading(),
             (true, false) => self.changing(),
@@ -156,11 +165,6 @@ impl<'a> Service<'a> {
                 Phase::Deploying,
                 "NoApplications",
                 "Ray Serve reports no application: the head of the cluster may have been replaced, and the model is loaded again",
-            ),
-            None if !self.is_seen() => state(
-                Phase::Deploying,
-                "Updating",
-                "Waiting for KubeRay to observe the latest change",
             ),
             None => state(Phase::Running, "Ready", ""),
         }

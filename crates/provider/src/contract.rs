@@ -452,8 +452,8 @@ pub struct Reading {
     /// Labels of the pods that the upstream sends requests to, some of [`Provider::component_labels`]. Other pods are left from
     /// earlier rollouts, or of one in progress. Empty if the upstream does not distinguish them.
     pub current: Vec<(&'static str, String)>,
-    /// Time from which `phase: Running` is about the latest spec. Until then an upstream may report the state before it, for the
-    /// new generation.
+    /// Time from which `phase: Running` and `phase: Failed` are about the latest spec. Until then an upstream may report the state
+    /// before it, for the new generation.
     pub settled_at: Option<jiff::Timestamp>,
 }
 

@@ -145,6 +145,16 @@ const KEDA: Module = Module {
     cgo: false,
 };
 
+/// For `cargo xtask test --lane ray`: the operator of RayServices, with its CRDs.
+const KUBERAY: Module = Module {
+    name: "kuberay",
+    go_mod: include_str!("../kuberay/go.mod"),
+    go_sum: include_str!("../kuberay/go.sum"),
+    ldflags: "-s -w",
+    tags: "",
+    cgo: false,
+};
+
 /// For benchmarks: the endpoint picker of the inference extension of the Gateway API. Its build takes 8 minutes.
 const ENDPOINT_PICKER: Module = Module {
     name: "endpoint-picker",
@@ -227,11 +237,19 @@ const KEDA_ADAPTER: Program = Program {
     package: "github.com/kedacore/keda/v2/cmd/adapter",
     module: &KEDA,
 };
+const KUBERAY_OPERATOR: Program = Program {
+    name: "kuberay-operator",
+    package: KUBERAY_MODULE,
+    module: &KUBERAY,
+};
 const ENDPOINT_PICKER_SERVER: Program = Program {
     name: "epp",
     package: "sigs.k8s.io/gateway-api-inference-extension/cmd/epp",
     module: &ENDPOINT_PICKER,
 };
+
+/// Path of KubeRay's Go module, which is also the package of its program.
+const KUBERAY_MODULE: &str = "github.com/ray-project/kuberay/ray-operator";
 
 /// Each in build order: the quick one first, so that a broken toolchain shows at once.
 const CONTROL_PLANE: [&Program; 4] = [&ETCD_SERVER, &KUBE_APISERVER, &KUBE_CONTROLLER_MANAGER, &KUBECTL];
@@ -458,18 +476,42 @@ pub(crate) struct Keda {
 pub(crate) fn keda() -> Result<Keda> {
     let cache = cache_folder()?;
     build_missing(&cache, &[&KEDA_OPERATOR, &KEDA_ADAPTER])?;
-    let manifests = KEDA.folder(&cache).join("config");
-    if !manifests.is_dir() {
-        let _lock = hold(PROGRAMS)?;
-        if !manifests.is_dir() {
-            copy_from_module(&KEDA, &cache, "github.com/kedacore/keda/v2", &manifests)?;
-        }
-    }
+    let manifests = manifests(&KEDA, &cache, "github.com/kedacore/keda/v2")?;
     Ok(Keda {
         operator: KEDA_OPERATOR.path(&cache),
         adapter: KEDA_ADAPTER.path(&cache),
         manifests,
     })
+}
+
+/// Paths of KubeRay: its operator, and the manifests that come with it.
+#[derive(Clone, Debug)]
+pub(crate) struct KubeRay {
+    pub(crate) operator: PathBuf,
+    /// The folder with `crd/bases`.
+    pub(crate) manifests: PathBuf,
+}
+
+/// Finds KubeRay in the cache, building what is missing. Blocking, and a minute long the first time.
+pub(crate) fn kuberay() -> Result<KubeRay> {
+    let cache = cache_folder()?;
+    build_missing(&cache, &[&KUBERAY_OPERATOR])?;
+    Ok(KubeRay {
+        operator: KUBERAY_OPERATOR.path(&cache),
+        manifests: manifests(&KUBERAY, &cache, KUBERAY_MODULE)?,
+    })
+}
+
+/// Copy of the folder `config` of a Go module that has been built.
+fn manifests(module: &Module, cache: &Path, path: &str) -> Result<PathBuf> {
+    let manifests = module.folder(cache).join("config");
+    if !manifests.is_dir() {
+        let _lock = hold(PROGRAMS)?;
+        if !manifests.is_dir() {
+            copy_from_module(module, cache, path, &manifests)?;
+        }
+    }
+    Ok(manifests)
 }
 
 /// Files of the Gateway API's modules: the module and the path in it.

@@ -24,6 +24,7 @@
 //! | [`keda`] | a real KEDA, as pods of a node |
 //! | [`dynamo`] | Dynamo's real frontend and mocker, as an image for a node |
 //! | [`vllm`] | the real vLLM on CPUs: judges arguments, serves a model whose answer is known |
+//! | [`ray`] | the real KubeRay operator, and the real Ray Serve with a stand-in for the engine |
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`clocks`] | processes whose clocks are wrong |
 //! | [`npm`] | clients of the router from npm |
@@ -85,6 +86,7 @@ pub mod programs;
 pub mod proxy;
 pub mod python;
 pub mod rabbitmq;
+pub mod ray;
 pub mod reference_picker;
 mod roots;
 pub mod sqs;

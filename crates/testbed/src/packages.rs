@@ -69,6 +69,8 @@ pub(crate) const PROMETHEUS: [Package; 1] = [program("prometheus", "promtool")];
 pub(crate) const CHROMIUM: [Package; 1] = [file("chromium", "/usr/bin/chromium")];
 /// For `images::busybox`.
 pub(crate) const BUSYBOX: [Package; 1] = [program("busybox", "busybox")];
+/// For images of Ray: KubeRay's probes use options that busybox has not.
+pub(crate) const WGET: [Package; 1] = [program("wget", "wget")];
 /// For `images::python`.
 pub(crate) const PYTHON: [Package; 1] = [file("python3", "/usr/bin/python3")];
 

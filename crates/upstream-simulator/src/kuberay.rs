@@ -8,7 +8,7 @@
 //! - A change of `serveConfigV2` updates the applications of the cluster that is there.
 //! - While there is a pending cluster, the applications of the active one are not reported.
 //! - The applications are read before a changed `serveConfigV2` is submitted, so that the new generation is first observed with
-//!   the former RUNNING (`reconcileServe`).
+//!   the former state, such as RUNNING or DEPLOY_FAILED (`reconcileServe`).
 //! - A failed deployment has its cause in `serveDeploymentStatuses`; the application says no more than which ones failed.
 //! - A lost head leaves `Ready` True, and no applications.
 //! - `spec.suspend` deletes the cluster in rounds of two seconds, also if it is withdrawn meanwhile (`handleSuspend`, since 1.7).
@@ -533,7 +533,7 @@ fn service_status(
     let is_behind = stage == Stage::Pending && before > 0 && clusters.pending.is_none();
     let reported = match stage {
         Stage::Headless => json!({}),
-        Stage::Pending if is_behind => application_statuses(applications, Stage::Ready),
+        Stage::Pending if is_behind => service.data["status"]["activeServiceStatus"]["applicationStatuses"].clone(),
         stage => application_statuses(applications, stage),
     };
     let (of_active, of_pending) = if clusters.pending.is_some() {

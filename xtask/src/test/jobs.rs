@@ -108,8 +108,8 @@ pub(crate) fn tests(selection: Selection<'_>) -> Result<Vec<Job>> {
         let tests = lane.tests();
         jobs.retain(|job| tests.files().any(|file| file == job.name));
         for job in &mut jobs {
-            job.command.envs(tests.environment);
-            if job.name == tests.own {
+            job.command.envs(tests.variable);
+            if tests.own.contains(&job.name.as_str()) {
                 job.command.arg("--ignored");
             }
         }

@@ -31,7 +31,8 @@ pub(super) fn older_kubernetes(folder: &Path, release: OlderKubernetes) -> Resul
 
 /// Gets what a lane needs, so that it is not counted as its tests. Where the machine cannot have it, they say so.
 pub(super) fn lane(folder: &Path, lane: Lane) -> Result<()> {
-    let name = lane.tests().target;
+    let lane = lane.to_possible_value().context("the lane has no name")?;
+    let name = lane.get_name();
     let status = program(folder).arg(name).status();
     let status = status.with_context(|| format!("cannot run {PROGRAM}"))?;
     ensure!(status.success(), "the lane {name} cannot be prepared");

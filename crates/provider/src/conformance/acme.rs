@@ -163,7 +163,8 @@ impl Provider for Acme {
         let count = status["ready"]
             .as_i64()
             .map_or(0, |n| i32::try_from(n).unwrap_or(i32::MAX));
-        let last_change = status["updatedAt"].as_str().and_then(|text| text.parse().ok());
+        let time = |field: &str| status[field].as_str().and_then(|text| text.parse().ok());
+        let last_change = time("updatedAt");
         let (phase, reason, ready) = match status["state"].as_str() {
             None => {
                 return Reading {
@@ -183,6 +184,7 @@ impl Provider for Acme {
             ready,
             available: ready,
             last_change,
+            settled_at: time("settledAt"),
             ..Reading::silent()
         }
     }

@@ -9,7 +9,7 @@ use runway_dev_support::{OlderKubernetes, ended};
 use runway_testbed::binaries::{Binaries, of_older_kubernetes};
 use runway_testbed::dynamo::Dynamo;
 use runway_testbed::vllm::Vllm;
-use runway_testbed::{RabbitMqCluster, node, prepare};
+use runway_testbed::{RabbitMqCluster, node, prepare, ray};
 
 /// Prerequisites of tests.
 #[derive(Parser)]
@@ -29,6 +29,8 @@ enum Args {
     Rabbitmq4,
     /// Programs of a node, and Dynamo's frontend and mocker, for the lane of that name.
     Dynamo,
+    /// KubeRay's operator and the image with Ray, for the lane of that name.
+    Ray,
 }
 
 fn main() -> ExitCode {
@@ -59,6 +61,10 @@ fn run(args: &Args) -> Result<()> {
                 cluster()?;
             }
             Ok(())
+        }
+        Args::Ray => {
+            cluster()?;
+            ray::prepare("the lane ray")
         }
     }
 }

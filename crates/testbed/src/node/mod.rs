@@ -323,7 +323,8 @@ impl Node {
         self.claim.network().plug_in(self.first)
     }
 
-    fn run_inside(&mut self, name: &str, command: Vec<String>) -> Result<()> {
+    /// Runs a program of the host inside the node, to the same end. Its output goes to `NAME.log` in the folder.
+    pub(crate) fn run_inside(&mut self, name: &str, command: Vec<String>) -> Result<()> {
         let mut args = enter(self.first).to_vec();
         args.extend(command);
         self.control_plane.run(name, "nsenter", &arguments(&args))

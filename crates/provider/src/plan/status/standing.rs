@@ -63,6 +63,12 @@ pub(super) fn standing(
     if prepared.translation.replicas == 0 && existing > 0 && live.is_some() {
         return Standing::ScalingToZero(existing);
     }
+    let settling = reading.settled_at.and_then(|until| verify::left(seen, until));
+    let settling = settling.filter(|_| !verify::is_verified(seen) && !has_begun_to_change(seen));
+    // The failure may be that of the spec before the change.
+    if let (Phase::Failed, Some(left)) = (reading.phase, settling) {
+        return Standing::Settling(left);
+    }
     if reading.phase != Phase::Running {
         return obstacle().unwrap_or(Standing::NotServing);
     }
@@ -77,10 +83,7 @@ pub(super) fn standing(
         let obstacle = if gap.is_shortage { obstacle() } else { None };
         return obstacle.unwrap_or(Standing::Contradicted(gap));
     }
-    if let Some(left) = reading.settled_at.and_then(|until| verify::left(seen, until))
-        && !verify::is_verified(seen)
-        && !has_begun_to_change(seen)
-    {
+    if let Some(left) = settling {
         return Standing::Settling(left);
     }
     match verify::endpoint(seen, prepared, live) {
