@@ -6,7 +6,6 @@
 //! `cargo xtask test --lane dynamo` uses it.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -19,11 +18,10 @@ use crate::{
     llama_stack::{PYTHON, PYTHON_LIBRARY, provider_base, provider_config, python},
     node,
     process::output,
+    python::{packages_for_image, packages_in, pinned},
     say,
 };
 
-/// The pinned release of Dynamo, which is the tag of the image.
-pub const RELEASE: &str = "1.6.1";
 /// ID of the model in the image. It is in the cache of the Hugging Face Hub there, and nothing is fetched.
 pub const MODEL: &str = "testbed/words";
 /// Part of each word in an answer.
@@ -105,19 +103,10 @@ fn interpreter() -> Result<PathBuf> {
 fn packages() -> Result<PathBuf> {
     let folder = once("dynamo", REQUIREMENTS, |folder| {
         say("Installing Dynamo from PyPI, once: 100 MB to fetch, 270 MB of disk, and as much for its image");
-        let requirements = folder.join("requirements.txt");
-        fs::write(&requirements, REQUIREMENTS)?;
-        output(
-            Command::new(interpreter()?)
-                .args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet"])
-                .args(["--no-deps", "--only-binary", ":all:", "--no-compile", "--target"])
-                .arg(folder.join("packages"))
-                .arg("-r")
-                .arg(requirements),
-        )?;
+        packages_for_image(&interpreter()?, REQUIREMENTS, folder)?;
         Ok(())
     })?;
-    Ok(folder.join("packages"))
+    Ok(packages_in(&folder))
 }
 
 fn model() -> Result<PathBuf> {
@@ -129,10 +118,10 @@ fn model() -> Result<PathBuf> {
 
 fn image(packages: &Path, model: &Path) -> Result<Image> {
     let origin = [RECIPE, REQUIREMENTS, WRITE_MODEL, STAND_IN].concat();
-    let name = format!("dynamo-stand-in-{RELEASE}");
+    let name = format!("testbed.local/dynamo-stand-in:{}", pinned(REQUIREMENTS, "ai-dynamo")?);
     let _lock = hold("dynamo-image")?;
-    let mut image = made_once(&name, origin.as_bytes(), |_, archive| {
-        say(&format!("Making the image {}", reference()));
+    let image = made_once("dynamo-stand-in", origin.as_bytes(), |_, archive| {
+        say(&format!("Making the image {name}"));
         let (base, files) = (provider_base()?, files(packages, model)?);
         let mut config = Config {
             entrypoint: Vec::new(),
@@ -143,19 +132,14 @@ fn image(packages: &Path, model: &Path) -> Result<Image> {
             .env
             .extend([format!("HF_HOME={HUB}"), "HF_HUB_OFFLINE=1".to_owned()]);
         let layered = Layered {
-            name: reference(),
+            name: name.clone(),
             config,
             layers: vec![&base, &files],
         };
         let digests = write_all(&[layered], archive)?;
         digests.into_iter().next().context("an image has a digest")
     })?;
-    image.name = reference();
-    Ok(image)
-}
-
-fn reference() -> String {
-    format!("testbed.local/dynamo-stand-in:{RELEASE}")
+    Ok(Image { name, ..image })
 }
 
 /// Packages, with the stand-in in place of the workers, and the model.

@@ -1,10 +1,10 @@
 //! Packages of PyPI in virtual environments, each made once on this machine.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::cache::once;
 use crate::process::output;
@@ -54,4 +54,28 @@ pub(crate) fn environment(name: &str, requirements: &str) -> Result<PathBuf> {
         Ok(())
     })?;
     Ok(folder.join("bin/python"))
+}
+
+/// Installs pinned packages below `folder` for an image, and returns their folder. Wheels only, so that nothing of theirs runs now.
+pub(crate) fn packages_for_image(python: &Path, requirements: &str, folder: &Path) -> Result<PathBuf> {
+    let (file, packages) = (folder.join("requirements.txt"), packages_in(folder));
+    fs::write(&file, requirements)?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    let wheels = ["--no-deps", "--no-compile", "--only-binary", ":all:", "--target"];
+    let mut command = Command::new(python);
+    command.args(pip).args(wheels).arg(&packages).arg("-r").arg(file);
+    output(&mut command)?;
+    Ok(packages)
+}
+
+/// Folder of the packages that [`packages_for_image`] installs.
+pub(crate) fn packages_in(folder: &Path) -> PathBuf {
+    folder.join("packages")
+}
+
+/// Pinned version of a package.
+pub(crate) fn pinned(requirements: &'static str, package: &str) -> Result<&'static str> {
+    let version = |line: &'static str| line.strip_prefix(package)?.strip_prefix("==");
+    let pin = requirements.lines().find_map(version);
+    pin.with_context(|| format!("{package} is not pinned"))
 }

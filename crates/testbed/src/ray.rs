@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use crate::images::{Config, Image, Layered, Rootfs, made_once, write_all};
 use crate::llama_stack::{PYTHON, PYTHON_LIBRARY, provider_base, provider_config, python};
 use crate::node::NODE_NAME;
-use crate::process::output;
+use crate::python::{packages_for_image, packages_in, pinned};
 use crate::{Node, binaries, cache, crds, node, packages, say};
 
 /// Answer of the stand-in to every chat.
@@ -39,13 +39,11 @@ pub const FAILURE: &str = "stand-in-failure";
 const REQUIREMENTS: &str = include_str!("../ray/requirements.txt");
 const STAND_IN: &str = include_str!("ray/stand_in.py");
 /// Changes with what is made here, so that nothing old is taken from the cache.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
 /// Parts of Ray that serving does not import, and programs of packages.
 const UNUSED: [&str; 6] = ["ray/jars", "ray/rllib", "ray/tests", "ray/cpp", "virtualenv", "bin"];
 /// `ray` of the package starts Python by the path that it had when it was installed.
 const RAY: &str = "#!/bin/sh\nexec python3 -m ray.scripts.scripts \"$@\"\n";
-/// Folder of Ray's packages in that of the cache.
-const SITE: &str = "site";
 /// Name of the operator's process.
 const OPERATOR: &str = "kuberay-operator";
 
@@ -120,7 +118,11 @@ pub fn image(what: &str) -> Result<Option<Image>> {
         return Ok(None);
     }
     let origin = [RECIPE, REQUIREMENTS, STAND_IN, SENTENCE].concat();
-    let name = format!("testbed.local/ray-llm:{}-py{}", version()?, PYTHON.replace('.', ""));
+    let name = format!(
+        "testbed.local/ray-llm:{}-py{}",
+        pinned(REQUIREMENTS, "ray")?,
+        PYTHON.replace('.', "")
+    );
     let _lock = cache::hold("ray-image")?;
     let image = made_once("ray-llm", &Sha256::digest(origin), |_, archive| write(&name, archive))?;
     Ok(Some(Image { name, ..image }))
@@ -135,13 +137,6 @@ fn obstacle() -> Option<String> {
     python(PYTHON)
         .is_none()
         .then(|| format!("there is no python{PYTHON} with pip: install it with pyenv or as a package of the system"))
-}
-
-/// Pinned version of Ray.
-fn version() -> Result<&'static str> {
-    let mut pins = REQUIREMENTS.lines();
-    pins.find_map(|line| line.strip_prefix("ray=="))
-        .context("ray is not pinned")
 }
 
 fn write(name: &str, archive: &Path) -> Result<String> {
@@ -160,37 +155,19 @@ fn write(name: &str, archive: &Path) -> Result<String> {
     digests.into_iter().next().context("an image has a digest")
 }
 
-/// Ray's packages, installed once on this machine. Wheels only, so that nothing of theirs runs now.
+/// Ray's packages, installed once on this machine.
 fn site() -> Result<PathBuf> {
     let content = [RECIPE, REQUIREMENTS].concat();
     let folder = cache::once("ray", &content, |folder| {
         say("Installing Ray from PyPI, once: 150 MB to fetch, 400 MB of disk");
         let python = python(PYTHON).context("no Python")?;
-        let requirements = folder.join("requirements.txt");
-        fs::write(&requirements, REQUIREMENTS)?;
-        let pip = [
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "install",
-            "--quiet",
-            "--no-deps",
-        ];
-        let wheels = ["--no-compile", "--only-binary", ":all:", "--target"];
-        output(
-            Command::new(&python)
-                .args(pip)
-                .args(wheels)
-                .arg(folder.join(SITE))
-                .arg("-r")
-                .arg(requirements),
-        )?;
+        let packages = packages_for_image(&python, REQUIREMENTS, folder)?;
         // By hash and unchecked, so that they are valid in an image, whose files have no time. It fails for templates of code.
         let compile = ["-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash"];
-        Command::new(python).args(compile).arg(folder.join(SITE)).output()?;
+        Command::new(python).args(compile).arg(packages).output()?;
         Ok(())
     })?;
-    Ok(folder.join(SITE))
+    Ok(packages_in(&folder))
 }
 
 /// Ray with the stand-in, and the programs that KubeRay 1.6.0 starts beside it: the shell (`controllers/ray/utils/util.go`,
