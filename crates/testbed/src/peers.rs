@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use runway_dev_support::versions::{Registry, pinned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -47,9 +48,7 @@ impl Kind {
 
     /// Pinned version of the package.
     pub fn version(self) -> &'static str {
-        let pins = self.requirements().lines().filter_map(|line| line.split_once("=="));
-        let mut pins = pins.filter(|(name, _)| *name == self.package());
-        pins.next().map_or("", |(_, version)| version)
+        pinned(self.requirements(), Registry::PyPi, self.package()).unwrap_or_default()
     }
 
     fn requirements(self) -> &'static str {

@@ -7,6 +7,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
 use anyhow::{Context as _, Result, ensure};
+use runway_dev_support::versions::{Registry, pinned};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -18,11 +19,11 @@ use crate::{binaries, crds};
 
 /// Pinned version, such as v1.5.0.
 pub fn version() -> &'static str {
-    let pins = include_str!("../endpoint-picker/go.mod").lines();
-    let mut versions = pins.filter_map(|line| line.trim().split_once("sigs.k8s.io/gateway-api-inference-extension "));
-    versions
-        .next()
-        .map_or("", |(_, rest)| rest.split(' ').next().unwrap_or_default())
+    let (pins, module) = (
+        include_str!("../endpoint-picker/go.mod"),
+        "sigs.k8s.io/gateway-api-inference-extension",
+    );
+    pinned(pins, Registry::Go, module).unwrap_or_default()
 }
 
 /// Name of the process.

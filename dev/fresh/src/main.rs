@@ -6,10 +6,10 @@ mod registry;
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
 use runway_dev_support::ended;
-use runway_dev_support::versions::{PATH, Part, Versions};
+use runway_dev_support::versions::{PATH, Versions};
 
 use age::Age;
 
@@ -71,17 +71,13 @@ fn run(args: &Args) -> Result<()> {
 fn rows(versions: &Versions) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, image) in &versions.images {
-        let part = image
-            .shown_by
-            .as_ref()
-            .map(|part| versions.parts.get(part).context("the part is missing"));
         rows.push(Row {
             name: format!("image {name}"),
             version: image.version.clone(),
             newest: image
                 .listed()?
                 .map(|(registry, package)| registry::newest(registry, package)),
-            shown: part.transpose()?.map(Part::version).transpose()?,
+            shown: versions.shown(image)?,
             held: None,
         });
     }
@@ -157,10 +153,10 @@ mod tests {
     fn default_images_are_close_to_the_lanes() -> Result<()> {
         let versions = Versions::read()?;
         for (name, image) in &versions.images {
-            let Some(part) = image.shown_by.as_ref().and_then(|part| versions.parts.get(part)) else {
+            let Some(shown) = versions.shown(image)? else {
                 continue;
             };
-            let age = Age::of(&image.version, &part.version()?);
+            let age = Age::of(&image.version, &shown);
             assert!(
                 !age.exceeds(versions.behind),
                 "the image of {name} is {age} behind its lane"

@@ -74,6 +74,17 @@ impl Versions {
         let text = fs::read_to_string(root().join(PATH)).with_context(|| format!("cannot read {PATH}"))?;
         toml::from_str(&text).with_context(|| format!("cannot read {PATH}"))
     }
+
+    /// Version of the part that shows a release of the image's program, if there is one.
+    pub fn shown(&self, image: &Image) -> Result<Option<String>> {
+        let Some(name) = &image.shown_by else {
+            return Ok(None);
+        };
+        let part = self.parts.get(name);
+        part.with_context(|| format!("{PATH}: no part is called {name}"))?
+            .version()
+            .map(Some)
+    }
 }
 
 impl Image {
@@ -113,7 +124,8 @@ impl Part {
         for path in &self.pins {
             let text = fs::read_to_string(root().join(path)).with_context(|| format!("cannot read {path}"))?;
             let version = pinned(&text, self.registry(), &self.package);
-            versions.push(version.with_context(|| format!("{path} does not pin {}", self.package))?);
+            let version = version.with_context(|| format!("{path} does not pin {}", self.package))?;
+            versions.push(version.to_owned());
         }
         versions.dedup();
         ensure!(
@@ -127,27 +139,24 @@ impl Part {
     }
 }
 
-/// Version of a package in a file of its registry.
-fn pinned(text: &str, registry: Registry, package: &str) -> Option<String> {
-    let of_line = |line: &str| match registry {
+/// Version of a package in the text of a file that pins it, such as a `go.mod`.
+pub fn pinned<'a>(text: &'a str, registry: Registry, package: &str) -> Option<&'a str> {
+    let of_line = |line: &'a str| match registry {
         Registry::Go => {
             let mut words = line.trim_start_matches("require ").split_whitespace();
-            (words.next() == Some(package))
-                .then(|| words.next())
-                .flatten()
-                .map(str::to_owned)
+            (words.next() == Some(package)).then(|| words.next()).flatten()
         }
         Registry::Npm => {
             let (name, version) = line.split_once(':')?;
-            let text = |part: &str| part.trim().trim_end_matches(',').trim_matches('"').to_owned();
-            (text(name) == package).then(|| text(version))
+            let unquoted = |part: &'a str| part.trim().trim_end_matches(',').trim_matches('"');
+            (unquoted(name) == package).then(|| unquoted(version))
         }
         Registry::PyPi => {
             let (name, version) = line.split_once("==")?;
             let end = version
                 .find(|c: char| c.is_whitespace() || c == ';')
                 .unwrap_or(version.len());
-            (name == package).then(|| version[..end].to_owned())
+            (name == package).then(|| &version[..end])
         }
     };
     text.lines().map(str::trim).find_map(of_line)
@@ -160,11 +169,11 @@ mod tests {
     #[test]
     fn pins_of_each_registry_are_read() {
         let go = "module a\n\nrequire (\n\texample.com/b v1.2.0 // indirect\n\texample.com/bc v0.1.0\n)\n";
-        assert_eq!(pinned(go, Registry::Go, "example.com/bc").as_deref(), Some("v0.1.0"));
+        assert_eq!(pinned(go, Registry::Go, "example.com/bc"), Some("v0.1.0"));
         let pypi = "a-b==1.0.0\nb==2.0.1 ; python_version > '3' --hash=sha256:0\n";
-        assert_eq!(pinned(pypi, Registry::PyPi, "b").as_deref(), Some("2.0.1"));
+        assert_eq!(pinned(pypi, Registry::PyPi, "b"), Some("2.0.1"));
         let npm = "{ \"dependencies\": {\n    \"@a/b\": \"1.14.0\",\n    \"b\": \"6.49.0\"\n} }";
-        assert_eq!(pinned(npm, Registry::Npm, "b").as_deref(), Some("6.49.0"));
+        assert_eq!(pinned(npm, Registry::Npm, "b"), Some("6.49.0"));
         assert_eq!(pinned(npm, Registry::Npm, "c"), None);
     }
 
@@ -176,9 +185,7 @@ mod tests {
         }
         for image in versions.images.values() {
             image.listed()?;
-            if let Some(part) = &image.shown_by {
-                ensure!(versions.parts.contains_key(part), "{PATH}: no part is called {part}");
-            }
+            versions.shown(image)?;
         }
         Ok(())
     }
