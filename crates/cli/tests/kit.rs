@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use runway_testbed::images::Rootfs;
-use runway_testbed::llama_stack::{self, NEWEST, environment, python};
+use runway_testbed::llama_stack::{self, NEWEST, environment};
+use runway_testbed::python;
 use serde_json::{Value, json};
 
 fn kit(folder: &Path, args: &[&str]) -> Result<Output> {
@@ -41,7 +42,7 @@ shutil.copy(f'{name}/lls-provider-spec.yaml', out)
 /// Python with pip. Prints the reason and returns `None` if there is none.
 #[allow(clippy::print_stderr, reason = "a skipped test says so")]
 fn python_or_skip() -> Option<String> {
-    let python = python("3.12");
+    let python = python::find("3.12");
     if python.is_none() {
         eprintln!("SKIPPED: there is no Python 3.12 with pip here");
     }

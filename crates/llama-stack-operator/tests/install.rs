@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use pod::{Pod, contents, images, pythons, skipped, text};
 use runway_llama_stack_operator::pod::{CrdConfig, INSTALL_PROVIDER};
-use runway_testbed::llama_stack;
+use runway_testbed::python;
 use serde_json::json;
 
 #[test]
@@ -141,7 +141,7 @@ fn there_are_no_false_conflicts() -> Result<()> {
 /// The dependency sets of 20 providers of llama-stack, one after the other into one pod.
 #[test]
 fn real_providers_conflict_only_where_no_version_fits() -> Result<()> {
-    let Some(python) = llama_stack::python("3.12") else {
+    let Some(python) = python::find("3.12") else {
         skipped("there is no Python 3.12 with pip here");
         return Ok(());
     };

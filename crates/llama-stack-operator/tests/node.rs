@@ -27,7 +27,7 @@ use runway_llama_stack_kit as provider_kit;
 use runway_manifests::{self as manifests, Release};
 use runway_testbed::images::{Layered, Rootfs, write_all};
 use runway_testbed::llama_stack::{self, NEWEST, OLDER};
-use runway_testbed::{Node, Options, PATIENCE, eventually, node};
+use runway_testbed::{Node, Options, PATIENCE, eventually, node, python};
 use serde_json::{Value, json};
 
 /// Contents of the provider images: folders of `images.py`.
@@ -338,7 +338,7 @@ fn example_image(folder: &Path) -> Result<PathBuf> {
     llama_stack::provider_config().write(BARE, &llama_stack::provider_base()?, &base)?;
     provider_kit::build(&provider_kit::Build {
         sources: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/examples/llama-stack-provider"),
-        python: llama_stack::python("3.12").context("there is no Python 3.12 with pip here")?,
+        python: python::interpreter()?,
         base,
         image: provider("echo"),
         archive: archive.clone(),

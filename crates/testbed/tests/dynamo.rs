@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use axum::http::StatusCode;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Node as KubernetesNode, Pod, Service, ServiceAccount};
-use kube::api::{ApiResource, GroupVersionKind, ListParams, LogParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
+use kube::api::{ApiResource, GroupVersionKind, ListParams, LogParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
 use runway_api::condition::{self, Conditions};
@@ -17,7 +17,7 @@ use runway_api::model_deployment::Phase;
 use runway_product_testbed::{Bed, NAMESPACE, PATIENCE, Upstream};
 use runway_provider_dynamo::{DYNAMO_GRAPH_DEPLOYMENT, Dynamo, DynamoConfig};
 use runway_testbed::engine::{CHAT, Endpoint, MODELS, chat_request};
-use runway_testbed::{Node, crds, dynamo, eventually, node, say};
+use runway_testbed::{Node, crds, dynamo, eventually, say};
 use runway_upstream_simulator::conversion::ConversionWebhook;
 use runway_upstream_simulator::dynamo::{COMPONENT, GRAPH, with_immutable_types};
 use runway_upstream_simulator::{self as simulator, Simulator};
@@ -113,7 +113,7 @@ impl Stage {
         let start = Instant::now();
         let bed = Bed::start_with_node(Upstream::None).await?;
         bed.cluster.import_image(&parts.image().archive).await?;
-        offer_gpus(&bed, 16).await?;
+        bed.cluster.offer_gpus(16).await?;
         for crd in crds::upstream_crds(&[crds::DYNAMO_V1ALPHA1, crds::DYNAMO_WORKERS])? {
             crds::install_crd(&bed.admin, crd).await?;
         }
@@ -478,17 +478,6 @@ async fn serving_name(endpoint: &Endpoint, names: [&'static str; 2]) -> Result<&
         }
     }
     bail!("neither of {names:?}: {refusals:?}")
-}
-
-/// Makes the node offer devices that it does not have.
-async fn offer_gpus(bed: &Bed<Node>, count: u32) -> Result<()> {
-    let amounts = json!({"nvidia.com/gpu": count.to_string()});
-    let status = json!({"status": {"capacity": amounts, "allocatable": amounts}});
-    let nodes: Api<KubernetesNode> = Api::all(bed.admin.clone());
-    nodes
-        .patch_status(node::NODE_NAME, &PatchParams::default(), &Patch::Merge(status))
-        .await?;
-    Ok(())
 }
 
 /// A model with as many workers, served under its own name.

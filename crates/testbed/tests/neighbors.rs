@@ -15,7 +15,7 @@ use runway_product_testbed::{Bed, Upstream};
 use runway_provider_direct::Direct;
 use runway_testbed::engine::{LlamaServer, SENTENCE};
 use runway_testbed::llama_stack::{self, NEWEST};
-use runway_testbed::{PATIENCE, eventually, programs};
+use runway_testbed::{PATIENCE, eventually, programs, python};
 use serde_json::{Value, json};
 
 /// Image of the operator, for `merge-config`.
@@ -119,7 +119,7 @@ fn provider_image(folder: &Path, image: &str) -> Result<PathBuf> {
     llama_stack::provider_config().write("testbed.local/base:1", &llama_stack::provider_base()?, &base)?;
     provider_kit::build(&provider_kit::Build {
         sources: examples().join("llama-stack-openai-compatible"),
-        python: llama_stack::python("3.12").context("there is no Python 3.12 with pip here")?,
+        python: python::interpreter()?,
         base,
         image: image.to_owned(),
         archive: archive.clone(),

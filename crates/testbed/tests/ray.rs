@@ -410,6 +410,7 @@ impl Witness {
         let results = seen.clone();
         let task = tokio::spawn(async move {
             loop {
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 let Ok(md) = models.get(NAME).await else {
                     continue;
                 };
@@ -424,7 +425,6 @@ impl Witness {
                 } else {
                     results.lock().silent_since = None;
                 }
-                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
         Self {

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use runway_llama_stack_operator::pod::CrdConfig;
 use runway_testbed::llama_stack::{self, Release};
+use runway_testbed::python;
 
 /// Prints that a test was skipped, directly to stderr: the test harness shows captured output only if a test fails.
 pub(crate) fn skipped(why: &str) {
@@ -45,7 +46,7 @@ pub(crate) fn pythons() -> &'static [(&'static str, PathBuf)] {
     PYTHONS.get_or_init(|| {
         let mut found = Vec::new();
         for version in ["3.10", "3.11", "3.12", "3.13"] {
-            match llama_stack::python(version) {
+            match python::find(version) {
                 Some(program) => found.push((version, program)),
                 None => skipped(&format!("there is no Python {version} with pip here")),
             }

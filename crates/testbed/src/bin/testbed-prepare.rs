@@ -63,8 +63,10 @@ fn run(args: &Args) -> Result<()> {
             Ok(())
         }
         Args::Ray => {
-            cluster()?;
-            ray::prepare("the lane ray")
+            if ray::prepare("the lane ray")? {
+                cluster()?;
+            }
+            Ok(())
         }
     }
 }

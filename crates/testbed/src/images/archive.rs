@@ -54,8 +54,7 @@ impl Config {
             config: self.clone(),
             layers: vec![rootfs],
         };
-        let digests = write_all(&[image], archive)?;
-        digests.into_iter().next().context("an image has a digest")
+        image.write(archive)
     }
 
     fn json(&self, layers: &[&Blob]) -> Value {
@@ -90,6 +89,14 @@ pub struct Layered<'a> {
     pub config: Config,
     /// Its files. What a layer has replaces what those below it have.
     pub layers: Vec<&'a Rootfs>,
+}
+
+impl Layered<'_> {
+    /// Writes this image alone to the file `archive`, and returns the digest of its manifest. The file is whole or not there.
+    pub fn write(self, archive: &Path) -> Result<String> {
+        let digests = write_all(&[self], archive)?;
+        digests.into_iter().next().context("an image has a digest")
+    }
 }
 
 /// Writes images into one archive, and returns the digests of their manifests. A layer that several of them name is in it once.

@@ -48,7 +48,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
-use serde_json::Value;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
 
 use self::{claim::Claim, daemons::Setup};
 use crate::{
@@ -323,7 +324,20 @@ impl Node {
         self.claim.network().plug_in(self.first)
     }
 
-    /// Runs a program of the host inside the node, to the same end. Its output goes to `NAME.log` in the folder.
+    /// Makes the node offer NVIDIA GPUs that it does not have, as a device plugin would report them.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not answer.
+    pub async fn offer_gpus(&self, count: u32) -> Result<()> {
+        let gpus = json!({"nvidia.com/gpu": count.to_string()});
+        let status = Patch::Merge(json!({"status": {"capacity": gpus, "allocatable": gpus}}));
+        let nodes: Api<core::Node> = Api::all(self.test_bed_client().await?);
+        nodes.patch_status(NODE_NAME, &PatchParams::default(), &status).await?;
+        Ok(())
+    }
+
+    /// Runs a program of the host inside the node until the node ends. Its output goes to `NAME.log` in the folder.
     pub(crate) fn run_inside(&mut self, name: &str, command: Vec<String>) -> Result<()> {
         let mut args = enter(self.first).to_vec();
         args.extend(command);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use runway_dev_support::shell;
 use runway_llama_stack_operator::pod::{CRD_CONFIG_VARIABLE, CrdConfig, INSTALL_PROVIDER};
-use runway_testbed::llama_stack;
+use runway_testbed::python;
 use tempfile::TempDir;
 
 use crate::measure::{quantile, seconds};
@@ -146,7 +146,7 @@ struct Installation {
 
 impl Installation {
     fn prepare() -> Result<Self> {
-        let python = llama_stack::python("3.12").context("there is no Python 3.12 with pip here")?;
+        let python = python::interpreter()?;
         let images = tempfile::tempdir()?;
         let folder = images.path().display().to_string();
         shell::output(&python.display().to_string(), &[IMAGES, &folder])?;
