@@ -72,12 +72,12 @@ impl Default for RabbitMqOptions {
 pub struct RabbitMq {
     // In the order in which they must end.
     server: Option<Process>,
-    _port_mapper: Arc<PortMapper>,
+    port_mapper: Arc<PortMapper>,
     component: Component,
+    release: Release,
     ports: Ports,
     address: IpAddr,
     folder: TempDir,
-    is_four: bool,
 }
 
 /// Erlang's port mapper, in which nodes find each other's ports.
@@ -88,14 +88,11 @@ struct PortMapper {
 }
 
 /// Ports of a broker. Its name contains one.
-#[derive(Clone)]
 struct Ports {
     amqp: u16,
     management: Option<u16>,
     tls: Option<u16>,
     distribution: u16,
-    /// Of the port mapper.
-    mapper: u16,
 }
 
 impl RabbitMq {
@@ -104,7 +101,7 @@ impl RabbitMq {
     pub async fn start(options: RabbitMqOptions) -> Result<Self> {
         let release = tokio::task::spawn_blocking(Release::selected).await??;
         let mapper = Arc::new(PortMapper::start(&release).await?);
-        Self::start_at(Ports::choose(&options, &mapper)?, options, &release, &mapper, &[]).await
+        Self::start_at(Ports::choose(&options)?, options, &release, &mapper, &[]).await
     }
 
     /// Starts one with these ports. With the names of `peers`, it forms a cluster with them.
@@ -122,17 +119,17 @@ impl RabbitMq {
             write_cookie(folder.path())?;
         }
         fs::write(folder.path().join("rabbitmq.conf"), config)?;
-        let variables = ports.environment(folder.path());
+        let variables = ports.environment(folder.path(), mapper);
         let variables = variables.iter().map(|(name, value)| (*name, &**value));
         let component = process::with_environment("rabbitmq", folder.path(), variables, &release.server());
         let mut rabbit = Self {
             server: Some(component.spawn()?),
-            _port_mapper: Arc::clone(mapper),
+            port_mapper: Arc::clone(mapper),
             component,
+            release: release.clone(),
             ports,
             address: options.address,
             folder,
-            is_four: matches!(release, Release::Four(_)),
         };
         rabbit.wait().await?;
         Ok(rabbit)
@@ -172,7 +169,7 @@ impl RabbitMq {
 
     /// Whether it is RabbitMQ 4, in which queues have arguments that RabbitMQ 3.10 does not know.
     pub fn is_four(&self) -> bool {
-        self.is_four
+        matches!(self.release, Release::Four(_))
     }
 
     /// The address that it listens on.
@@ -248,14 +245,13 @@ impl PortMapper {
 }
 
 impl Ports {
-    fn choose(options: &RabbitMqOptions, mapper: &PortMapper) -> Result<Self> {
+    fn choose(options: &RabbitMqOptions) -> Result<Self> {
         let [amqp, management, tls, distribution] = free_ports()?;
         Ok(Self {
             amqp,
             management: options.management.then_some(management),
             tls: options.tls.then_some(tls),
             distribution,
-            mapper: mapper.port,
         })
     }
 
@@ -265,7 +261,7 @@ impl Ports {
     }
 
     /// Environment of the broker's programs.
-    fn environment(&self, folder: &Path) -> Vec<(&'static str, String)> {
+    fn environment(&self, folder: &Path, mapper: &PortMapper) -> Vec<(&'static str, String)> {
         let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
         vec![
             ("HOME", path("")),
@@ -276,7 +272,7 @@ impl Ports {
             ("RABBITMQ_MNESIA_BASE", path("data")),
             ("RABBITMQ_LOG_BASE", path("logs")),
             ("RABBITMQ_DIST_PORT", self.distribution.to_string()),
-            ("ERL_EPMD_PORT", self.mapper.to_string()),
+            ("ERL_EPMD_PORT", mapper.port.to_string()),
             (
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
                 "-kernel inet_dist_use_interface {127,0,0,1}".to_owned(),

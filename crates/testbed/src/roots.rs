@@ -86,6 +86,19 @@ pub(crate) enum Outcome {
     Unavailable(String),
 }
 
+impl Outcome {
+    /// The root. If it is not available, `what` is skipped, which is said past the test harness.
+    pub(crate) fn or_skip(self, what: &str) -> Option<Root> {
+        match self {
+            Self::Ready(root) => Some(root),
+            Self::Unavailable(reason) => {
+                say(&format!("SKIPPED: {what}, because {reason}"));
+                None
+            }
+        }
+    }
+}
+
 /// A root with these packages from Debian sid, made once for the machine and named after the first. Blocking; says what it does.
 ///
 /// # Errors

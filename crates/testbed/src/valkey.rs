@@ -9,7 +9,6 @@ use tokio::net::TcpStream;
 use crate::control_plane::{free_ports, wait};
 use crate::process::{Component, Process, with_environment};
 use crate::roots::{self, Outcome};
-use crate::say;
 
 /// Debian's package.
 const PACKAGE: &str = "valkey-server";
@@ -33,12 +32,8 @@ impl Valkey {
     /// Starts one and waits until it takes connections. `None` where this machine cannot have it: `SKIPPED: what, because …` is
     /// printed past the test harness.
     pub async fn start(what: &str) -> Result<Option<Self>> {
-        let root = match tokio::task::spawn_blocking(Self::prepare).await?? {
-            Outcome::Ready(root) => root,
-            Outcome::Unavailable(reason) => {
-                say(&format!("SKIPPED: {what}, because {reason}"));
-                return Ok(None);
-            }
+        let Some(root) = tokio::task::spawn_blocking(Self::prepare).await??.or_skip(what) else {
+            return Ok(None);
         };
         let folder = tempfile::Builder::new().prefix("testbed-valkey-").tempdir()?;
         let [port] = free_ports()?;

@@ -176,27 +176,35 @@ impl<S: Server> Queues<S> {
         })
     }
 
-    /// Injects a fault of the server for its time.
+    /// Injects a fault of the server for its time. Clients of a server that is killed get another one at once.
     async fn fail_server(&self, fault: Fault) -> Result<()> {
         let mut server = self.server.lock().await;
         if fault == Fault::Broker {
             let mut client = self.client.write().await;
             server.fail(fault).await?;
-            *client = self.reconnect(&server).await?;
+            self.redirect(&server);
+            *client = self.connect(&server).await?;
+            drop(client);
+            server.recover(fault).await?;
+            self.redirect(&server);
         } else {
             server.fail(fault).await?;
+            server.recover(fault).await?;
+            let mut client = self.client.write().await;
+            *client = self.connect(&server).await?;
         }
-        server.recover(fault).await?;
-        let mut client = self.client.write().await;
-        *client = self.reconnect(&server).await?;
         Ok(())
     }
 
-    /// Sends new connections to nodes that run, and returns one.
-    async fn reconnect(&self, server: &S) -> Result<Broker> {
+    /// Sends new connections of sidecars to nodes that run.
+    fn redirect(&self, server: &S) {
         for (actor, proxy) in self.proxies.iter().enumerate() {
             proxy.redirect(server.address(actor));
         }
+    }
+
+    /// Connects and collects from there.
+    async fn connect(&self, server: &S) -> Result<Broker> {
         let client = Broker::connect(&server.url(COLLECTOR)).await?;
         *self.out.lock().await = client.consume(&queue("happy-end")).await?;
         Ok(client)

@@ -42,7 +42,6 @@ use crate::{
     node,
     process::{Component, Process, with_environment},
     roots::{self, Root, entry},
-    say,
 };
 
 pub use endpoint::{CHAT, Endpoint, MODELS, chat_request};
@@ -77,13 +76,8 @@ impl LlamaServer {
     ///
     /// The mirror does not answer, a signature is wrong, or the image cannot be written.
     pub fn prepare(what: &str) -> Result<Option<Self>> {
-        match roots::with_packages(&[PACKAGE])? {
-            roots::Outcome::Ready(root) => Self::from_root(root).map(Some),
-            roots::Outcome::Unavailable(reason) => {
-                say(&format!("SKIPPED: {what}, because {reason}"));
-                Ok(None)
-            }
-        }
+        let root = roots::with_packages(&[PACKAGE])?.or_skip(what);
+        root.map(Self::from_root).transpose()
     }
 
     /// Same as [`Self::prepare`], for a test that also needs a node.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 
-use super::release::{Available, Release};
+use super::release::Release;
 use super::{PortMapper, Ports, RabbitMq, RabbitMqOptions};
-use crate::{PATIENCE, eventually, say};
+use crate::{PATIENCE, eventually};
 
 /// Expressions of Erlang for `rabbitmqctl eval`: nodes with different cookies refuse each other's connections.
 const SEPARATE: &str = "[begin erlang:set_cookie(N, apart), erlang:disconnect_node(N) end || N <- nodes()].";
@@ -18,7 +18,6 @@ const RUNNING: &str = "length(rabbit_nodes:list_running()).";
 /// A cluster of [`RabbitMq`]s. Dropping it kills all nodes and removes their data.
 pub struct RabbitMqCluster {
     nodes: Vec<RabbitMq>,
-    release: Release,
 }
 
 impl RabbitMqCluster {
@@ -27,35 +26,25 @@ impl RabbitMqCluster {
 
     /// Fetches RabbitMQ 4, once for the machine, or prints `SKIPPED: what, because …`. Blocking.
     pub fn prepare(what: &str) -> Result<()> {
-        Self::release(what).map(drop)
-    }
-
-    fn release(what: &str) -> Result<Option<Release>> {
-        match Release::four()? {
-            Available::Yes(release) => Ok(Some(release)),
-            Available::No(reason) => {
-                say(&format!("SKIPPED: {what}, because {reason}"));
-                Ok(None)
-            }
-        }
+        Release::four()?.or_skip(what);
+        Ok(())
     }
 
     /// Starts three nodes and waits until each knows the others: about 30 seconds. `None` where this machine cannot have RabbitMQ 4:
     /// `SKIPPED: what, because …` is printed past the test harness.
     pub async fn start(what: &str) -> Result<Option<Self>> {
-        let name = what.to_owned();
-        let Some(release) = tokio::task::spawn_blocking(move || Self::release(&name)).await?? else {
+        let Some(root) = tokio::task::spawn_blocking(Release::four).await??.or_skip(what) else {
             return Ok(None);
         };
+        let release = Release::Four(root);
         let mapper = Arc::new(PortMapper::start(&release).await?);
         let ports = (0..Self::NODES)
-            .map(|_| Ports::choose(&RabbitMqOptions::default(), &mapper))
+            .map(|_| Ports::choose(&RabbitMqOptions::default()))
             .collect::<Result<Vec<_>>>()?;
         let names: Vec<String> = ports.iter().map(Ports::node).collect();
         let start = |ports| RabbitMq::start_at(ports, RabbitMqOptions::default(), &release, &mapper, &names);
         let cluster = Self {
             nodes: try_join_all(ports.into_iter().map(start)).await?,
-            release: release.clone(),
         };
         cluster.wait_until_whole().await?;
         Ok(Some(cluster))
@@ -84,10 +73,9 @@ impl RabbitMqCluster {
         self.evaluate(number, SEPARATE).await.map(drop)
     }
 
-    /// Ends what [`Self::separate`] did, and waits until all nodes know each other.
+    /// Ends what [`Self::separate`] did; done before all nodes know each other.
     pub async fn rejoin(&self, number: usize) -> Result<()> {
-        self.evaluate(number, REJOIN).await?;
-        self.wait_until_whole().await
+        self.evaluate(number, REJOIN).await.map(drop)
     }
 
     /// Takes a node's memory away, so that no node accepts messages.
@@ -130,14 +118,14 @@ impl RabbitMqCluster {
     /// Output of `rabbitmqctl` for a node.
     async fn control(&self, number: usize, arguments: &[&str]) -> Result<String> {
         let node = self.node(number);
-        let command = self.release.control();
+        let command = node.release.control();
         let (program, first) = command.split_first().context("a command has a program")?;
         let mut control = Command::new(program);
         control
             .args(first)
             .args(["--quiet", "--node", &node.ports.node()])
             .args(arguments);
-        control.envs(node.ports.environment(node.folder.path()));
+        control.envs(node.ports.environment(node.folder.path(), &node.port_mapper));
         let output = tokio::task::spawn_blocking(move || crate::process::output(&mut control)).await??;
         Ok(output.trim().to_owned())
     }

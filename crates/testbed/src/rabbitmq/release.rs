@@ -6,8 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::cache::environment;
 use crate::packages;
-use crate::process::Component;
-use crate::process::{is_root, with_environment};
+use crate::process::{Component, is_root, with_environment};
 use crate::roots::{self, Outcome, Root};
 
 /// The starting script itself. The one in the path changes to another user first.
@@ -28,20 +27,13 @@ pub(super) enum Release {
     Four(Root),
 }
 
-/// Whether RabbitMQ 4 is available.
-pub(super) enum Available {
-    Yes(Release),
-    /// Reason why it is not.
-    No(String),
-}
-
 impl Release {
     /// The release that the environment selects, installed. Blocking.
     pub(super) fn selected() -> Result<Self> {
         match environment(SELECTION).as_deref() {
             Some("4") => match Self::four()? {
-                Available::Yes(release) => Ok(release),
-                Available::No(reason) => bail!("RabbitMQ 4 is not available: {reason}"),
+                Outcome::Ready(root) => Ok(Self::Four(root)),
+                Outcome::Unavailable(reason) => bail!("RabbitMQ 4 is not available: {reason}"),
             },
             Some(other) => bail!("{SELECTION} is {other:?}: set it to 4, or unset it"),
             None => {
@@ -51,17 +43,13 @@ impl Release {
         }
     }
 
-    /// RabbitMQ 4, fetched once for the machine. Blocking.
-    pub(super) fn four() -> Result<Available> {
+    /// The root of RabbitMQ 4, fetched once for the machine. Blocking.
+    pub(super) fn four() -> Result<Outcome> {
         if !is_root() {
-            return Ok(Available::No(
-                "only root can give it a root directory of its own".to_owned(),
-            ));
+            let reason = "only root can give it a root directory of its own";
+            return Ok(Outcome::Unavailable(reason.to_owned()));
         }
-        Ok(match roots::with_packages(&PACKAGES)? {
-            Outcome::Ready(root) => Available::Yes(Self::Four(root)),
-            Outcome::Unavailable(reason) => Available::No(reason),
-        })
+        roots::with_packages(&PACKAGES)
     }
 
     pub(super) fn server(&self) -> Vec<String> {
