@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{conversion, engine::hash},
-    COMPONENT, GRAPH,
+    COMPONENT, GRAPH, resource_name,
 };
 
 const DISCOVERY: [(&str, &str); 2] = [
@@ -61,8 +61,7 @@ impl Graph {
 
     /// Name of the objects of a component.
     pub(super) fn resource_name(&self, component: &Value) -> String {
-        let name = component["name"].as_str().unwrap_or_default().to_lowercase();
-        format!("{}-{name}", self.name)
+        resource_name(&self.name, component["name"].as_str().unwrap_or_default())
     }
 
     /// (`GetK8sDiscoveryServiceAccountName`)

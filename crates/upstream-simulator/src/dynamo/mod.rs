@@ -205,9 +205,14 @@ fn components(graph: &DynamicObject) -> Vec<Component<'_>> {
         .collect()
 }
 
+/// Name of the objects of a component.
+fn resource_name(graph: &str, component: &str) -> String {
+    format!("{graph}-{}", component.to_lowercase())
+}
+
 impl Component<'_> {
     fn resource_name(&self, graph: &str) -> String {
-        format!("{graph}-{}", self.name.to_lowercase())
+        resource_name(graph, self.name)
     }
 
     /// The name of what stands behind it.
@@ -252,11 +257,7 @@ impl Component<'_> {
 fn graph_status(graph: &DynamicObject, components: &[Component<'_>], version: &str, stage: Stage) -> Value {
     let name = graph.name_any();
     let current = &graph.data["status"];
-    let field = if version == "v1alpha1" {
-        "services"
-    } else {
-        "components"
-    };
+    let field = components_field(version);
     // An object that was worked on before does not go back to the beginning.
     if stage == Stage::Pending && current["conditions"].is_null() {
         return json!({"state": "initializing", "observedGeneration": graph.metadata.generation});
@@ -299,20 +300,9 @@ fn graph_status(graph: &DynamicObject, components: &[Component<'_>], version: &s
 
     let (summary, reason, message) = match stage {
         Stage::Failed => ("failed", "failed_to_reconcile_the_resources", FAILURE.to_owned()),
-        _ if is_early => (
-            "successful",
-            "all_resources_are_ready",
-            "All resources are ready".to_owned(),
-        ),
-        Stage::Ready => (
-            "successful",
-            "all_resources_are_ready",
-            "All resources are ready".to_owned(),
-        ),
-        _ => {
-            let message = format!("Resources not ready: {name}: {}", missing.join("; "));
-            ("pending", not_ready_reason(version), message)
-        }
+        Stage::Ready => ready(),
+        _ if is_early => ready(),
+        _ => pending(&name, version, &missing),
     };
     json!({
         "state": summary,
@@ -322,13 +312,30 @@ fn graph_status(graph: &DynamicObject, components: &[Component<'_>], version: &s
     })
 }
 
-/// Releases with v1beta1 say more closely what is not ready (dynamo pull request 11131).
-fn not_ready_reason(version: &str) -> &'static str {
+/// Field of the components' statuses.
+fn components_field(version: &str) -> &'static str {
     if version == "v1alpha1" {
+        "services"
+    } else {
+        "components"
+    }
+}
+
+/// State, reason and message of a graph whose resources are ready.
+fn ready() -> (&'static str, &'static str, String) {
+    let message = "All resources are ready".to_owned();
+    ("successful", "all_resources_are_ready", message)
+}
+
+/// The same of one with these resources missing. Releases with v1beta1 say more closely what is not ready (dynamo pull request 11131).
+fn pending(graph: &str, version: &str, missing: &[String]) -> (&'static str, &'static str, String) {
+    let reason = if version == "v1alpha1" {
         "some_resources_are_not_ready"
     } else {
         "pods_not_ready"
-    }
+    };
+    let message = format!("Resources not ready: {graph}: {}", missing.join("; "));
+    ("pending", reason, message)
 }
 
 fn component_status(component: &Component<'_>, graph: &str, ready: u64, version: &str) -> Value {

@@ -22,9 +22,9 @@ use super::{
         Behavior,
         engine::{Simulation, condition},
     },
-    Component, component_status, components,
+    Component, component_status, components, components_field,
     manifests::Graph,
-    not_ready_reason,
+    pending,
 };
 
 /// Kinds whose changes requeue a graph.
@@ -99,25 +99,15 @@ fn status(object: &DynamicObject, version: &str, deployments: &[Deployment]) -> 
     }
     let is_ready = missing.is_empty();
     let (state, reason, message) = if is_ready {
-        (
-            "successful",
-            "all_resources_are_ready",
-            "All resources are ready".to_owned(),
-        )
+        super::ready()
     } else {
-        let message = format!("Resources not ready: {graph}: {}", missing.join("; "));
-        ("pending", not_ready_reason(version), message)
-    };
-    let field = if version == "v1alpha1" {
-        "services"
-    } else {
-        "components"
+        pending(&graph, version, &missing)
     };
     json!({
         "state": state,
         "observedGeneration": object.metadata.generation,
         "conditions": [condition(object, "Ready", is_ready, reason, &message)],
-        field: statuses,
+        components_field(version): statuses,
     })
 }
 
