@@ -474,7 +474,7 @@ mod tests {
     }
 
     fn gateway(folder: &tempfile::TempDir) -> Gateway {
-        let limits = store::Limits {
+        let limits = store::Capacity {
             jobs: 9,
             bytes: 1000,
             retention: Duration::from_hours(1),

@@ -204,7 +204,7 @@ async fn run_on<T: Transport>(
     let opened = process.health.waits_for("the store");
     let store = Store::open(
         &args.store,
-        store::Limits {
+        store::Capacity {
             jobs: args.largest_jobs,
             bytes: args.largest_store.saturating_mul(MIB as u64),
             retention: args.retention,
@@ -251,7 +251,7 @@ async fn run_on<T: Transport>(
         gateway: Arc::clone(&gateway),
         callers: Callers::new(process.client.clone(), options),
         hosts,
-        limits: server::Limits {
+        limits: server::RequestLimits {
             body: args.largest_body,
             bodies: args.memory * MIB,
             wait: args.longest_wait,

@@ -74,7 +74,7 @@ const REPORTS: Budget = Budget {
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Bytes of a body.
     pub body: usize,
     /// Memory of all bodies. One tenant has at most half of what others leave.
@@ -94,7 +94,7 @@ pub struct Api {
     /// Hosts of callbacks.
     pub hosts: Hosts,
     /// Limits.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Broker, for operators.
     pub operators: Operators,
     /// Requests that wait.

@@ -36,9 +36,9 @@ const MOST_CHILDREN: u32 = 1000;
 /// Most jobs that one sweep ends or removes.
 const SWEEP: usize = 1000;
 
-/// Limits of the store.
+/// Capacity of the store.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct Capacity {
     /// Largest number of jobs.
     pub jobs: u64,
     /// Largest number of bytes of all results. Beyond it, the oldest finished jobs are removed.
@@ -173,7 +173,7 @@ impl Store {
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn open(path: &Path, limits: Limits) -> Result<Self, Error> {
+    pub fn open(path: &Path, limits: Capacity) -> Result<Self, Error> {
         let failed = |source: redb::Error| Error::Open {
             path: path.to_owned(),
             source: Arc::new(source),
@@ -435,7 +435,7 @@ impl<'a> Tables<'a> {
 /// The thread that writes.
 struct Writer {
     database: Arc<Database>,
-    limits: Limits,
+    limits: Capacity,
     totals: Totals,
     counts: Arc<Counts>,
 }
@@ -707,8 +707,8 @@ mod tests {
 
     const HOUR: i64 = 3_600_000;
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> Capacity {
+        Capacity {
             jobs: 3,
             bytes: 1000,
             retention: Duration::from_hours(1),

@@ -18,7 +18,7 @@ const END: &str = "<!-- End of the generated table. -->\n";
 
 /// Effect of a change, as the test writes it.
 #[derive(Deserialize)]
-struct Row {
+struct Effect {
     change: String,
     object: String,
     pods: Option<String>,
@@ -51,7 +51,7 @@ fn table() -> Result<String> {
     for provider in providers.iter().map(|provider| provider.name()) {
         let path = seen_of(provider);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let rows: Vec<Row> = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
+        let rows: Vec<Effect> = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
         for row in rows {
             if !changes.contains(&row.change) {
                 changes.push(row.change.clone());
@@ -79,7 +79,7 @@ fn table() -> Result<String> {
 }
 
 /// The effect in a few words.
-fn words(row: &Row) -> String {
+fn words(row: &Effect) -> String {
     let interrupted = row.requests.as_deref() == Some("interrupted");
     let effect = match (row.object.as_str(), row.pods.as_deref()) {
         ("recreated", _) => "recreated",

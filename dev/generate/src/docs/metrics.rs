@@ -20,31 +20,31 @@ pub(crate) fn page() -> String {
         &mut page,
         "All controllers",
         "Reported by each process, including the standby replica.",
-        runway_operator::metrics::METRICS.iter().map(Row::from),
+        runway_operator::metrics::METRICS.iter().map(Series::from),
     );
     section(
         &mut page,
         "ModelDeployments",
         "Reported by the core's leader only, computed from its watch cache at each scrape. A series ends with its object.",
-        runway_core::metrics::METRICS.iter().map(Row::from),
+        runway_core::metrics::METRICS.iter().map(Series::from),
     );
     section(
         &mut page,
         "asya-gateway",
         "Reported by the gateway of Asya on `--admin-address`.",
-        runway_asya_gateway::metrics::METRICS.iter().map(Row::from),
+        runway_asya_gateway::metrics::METRICS.iter().map(Series::from),
     );
     section(
         &mut page,
         "kubeairunway-gateway",
         "Reported by the model router on `--admin-address`. The series of a model end with its ModelDeployment.",
-        runway_router::metrics::METRICS.iter().map(Row::from),
+        runway_router::metrics::METRICS.iter().map(Series::from),
     );
     section(
         &mut page,
         "Audit log",
         "Reported by kubeairunway-gateway, asya-gateway and the console with `--audit-log` ([audit log](../operate/audit-log.md)).",
-        runway_operator::audit::METRICS.iter().map(Row::from),
+        runway_operator::audit::METRICS.iter().map(Series::from),
     );
     section(
         &mut page,
@@ -56,14 +56,14 @@ pub(crate) fn page() -> String {
 }
 
 /// A line of a table.
-struct Row {
+struct Series {
     name: String,
     kind: String,
     labels: Vec<String>,
     help: String,
 }
 
-impl From<&Metric> for Row {
+impl From<&Metric> for Series {
     fn from(metric: &Metric) -> Self {
         Self {
             name: metric.name.to_owned(),
@@ -75,12 +75,12 @@ impl From<&Metric> for Row {
 }
 
 /// Metrics of a sidecar that has recorded one value of each.
-fn of_the_sidecar() -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+fn of_the_sidecar() -> Vec<Series> {
+    let mut rows: Vec<Series> = Vec::new();
     for line in runway_asya_sidecar::metrics::Metrics::example().text().lines() {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         match *words.as_slice() {
-            ["#", "HELP", name, help] => rows.push(Row {
+            ["#", "HELP", name, help] => rows.push(Series {
                 name: name.to_owned(),
                 kind: String::new(),
                 labels: Vec::new(),
@@ -102,7 +102,7 @@ fn of_the_sidecar() -> Vec<Row> {
 }
 
 /// Adds the labels of a sample. The name of a counter sample ends with `_total`; `le` belongs to histograms.
-fn take_in(row: &mut Row, sample: &str) {
+fn take_in(row: &mut Series, sample: &str) {
     let Some((name, labels)) = sample.split_once('{') else {
         return;
     };
@@ -116,7 +116,7 @@ fn take_in(row: &mut Row, sample: &str) {
     }
 }
 
-fn section(page: &mut String, title: &str, remark: &str, rows: impl Iterator<Item = Row>) {
+fn section(page: &mut String, title: &str, remark: &str, rows: impl Iterator<Item = Series>) {
     // Writing to a String does not fail.
     let _ = write!(
         page,
