@@ -1,6 +1,6 @@
 //! A plan as readable YAML.
 
-use runway_operator::plan::{Admission, Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal, Step};
+use runway_operator::plan::{Admission, Apply, Delete, Edit, Finalizer, Note, Plan, Rehearsal, Step, Trial};
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -22,6 +22,7 @@ pub fn plan(plan: &Plan) -> String {
     };
     report("finalizer", json!(finalizer));
     report("delete", plan.delete.iter().map(deletion).collect());
+    report("tried", plan.trials.iter().map(trial).collect());
     report("apply", plan.apply.iter().map(application).collect());
     report("edit", plan.edit.iter().map(edit).collect());
     report(
@@ -67,6 +68,13 @@ fn deletion(delete: &Delete) -> Value {
         if *foreground { ", dependents first" } else { "" }
     )
     .into()
+}
+
+/// The name only: its content follows from the other objects.
+fn trial(trial: &Trial) -> Value {
+    let Trial { object, counts } = trial;
+    let name = object.object.metadata.name.as_deref().unwrap();
+    format!("{} {name}: {counts:?}", object.resource.kind).into()
 }
 
 fn application(apply: &Apply) -> Value {

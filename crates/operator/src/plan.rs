@@ -31,6 +31,8 @@ pub struct Plan {
     pub edit: Vec<Edit>,
     /// The dry run before the first object is applied.
     pub rehearsal: Rehearsal,
+    /// Objects that other controllers would create in consequence. They are sent as a dry run, before all other objects.
+    pub trials: Vec<Trial>,
     /// The complete status fields of this controller; `None` leaves the status unchanged.
     pub status: Option<Value>,
     /// Write the status only if the object is still as observed, because another writer may be changing it at the same time.
@@ -61,7 +63,8 @@ impl Plan {
             fields,
             guarded: self.status_guarded,
         });
-        let dry_runs = self.rehearsal.of(&together).iter().copied().map(Step::DryRun);
+        let rehearsed = self.rehearsal.of(&together).iter().copied().map(Step::DryRun);
+        let dry_runs = self.trials.iter().map(Step::Trial).chain(rehearsed);
 
         let mut steps = Vec::new();
         steps.extend((self.finalizer == Finalizer::Add).then_some(Step::AddFinalizer));
@@ -94,6 +97,8 @@ pub enum Step<'a> {
     AddFinalizer,
     /// Apply an object as a dry run.
     DryRun(&'a Apply),
+    /// Send an object as a dry run that is never applied.
+    Trial(&'a Trial),
     /// Delete an object.
     Delete(&'a Delete),
     /// Apply an object.
@@ -202,6 +207,24 @@ pub enum Admission {
     NeedsOthers,
     /// None: it is applied after all others, and has a dry run of its own.
     Apart,
+}
+
+/// An object that another controller would create, such as a pod of a changed template. The plan ends if it is refused.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The object.
+    pub object: Apply,
+    /// Refusals that count.
+    pub counts: Counts,
+}
+
+/// Refusals of a trial that count. Those of webhooks never do: they can reject every dry run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// All but those of an exhausted quota: old objects may go first.
+    AllButQuota,
+    /// Those of an exhausted quota only.
+    Quota,
 }
 
 /// A change of another owner's object.

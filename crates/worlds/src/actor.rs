@@ -174,7 +174,7 @@ impl World {
                 Step::Status { fields, .. } => {
                     self.actor.status = Some(serde_json::from_value(fields.clone()).unwrap());
                 }
-                Step::DryRun(_) | Step::StatusOf(_) | Step::Event(_) => {}
+                Step::DryRun(_) | Step::Trial(_) | Step::StatusOf(_) | Step::Event(_) => {}
             }
         }
         self.gone = self.actor.is_deleting() && !self.actor.has_finalizer();

@@ -629,7 +629,7 @@ impl World {
                 }
             }
             plan::Step::RemoveFinalizer => self.md = None,
-            plan::Step::DryRun(_) | plan::Step::Edit(_) | plan::Step::Event(_) => {}
+            plan::Step::DryRun(_) | plan::Step::Trial(_) | plan::Step::Edit(_) | plan::Step::Event(_) => {}
         }
         self.committed();
         let reader = &mut self.readers[who.at()];
@@ -756,8 +756,12 @@ impl World {
 
 /// The steps of a plan that change what this world holds.
 fn writes_of(plan: &Plan) -> impl Iterator<Item = plan::Step<'_>> {
-    let is_write =
-        |step: &plan::Step<'_>| !matches!(step, plan::Step::DryRun(_) | plan::Step::Edit(_) | plan::Step::Event(_));
+    let is_write = |step: &plan::Step<'_>| {
+        !matches!(
+            step,
+            plan::Step::DryRun(_) | plan::Step::Trial(_) | plan::Step::Edit(_) | plan::Step::Event(_)
+        )
+    };
     plan.steps().into_iter().filter(is_write)
 }
 

@@ -2,6 +2,7 @@
 
 use kube::core::response::StatusCause;
 
+use crate::plan::Counts;
 use crate::telemetry::chain;
 
 /// Start of the server's message if an applied object does not match its schema, such as an unknown field, or cannot be read as
@@ -134,6 +135,16 @@ impl Error {
         !matches!(self, Self::NameTaken { .. }) && (self.is_denial() || !self.is_refusal())
     }
 
+    /// Whether it is a refusal that counts for a trial.
+    pub(super) fn counts(&self, counts: Counts) -> bool {
+        let exceeds_quota =
+            matches!(self.cause(), kube::Error::Api(status) if status.message.contains("exceeded quota: "));
+        match counts {
+            Counts::Quota => exceeds_quota,
+            Counts::AllButQuota => !exceeds_quota && self.is_refusal() && !self.is_denial(),
+        }
+    }
+
     /// Whether another field manager owns a field of the write, or the object has changed.
     pub fn is_conflict(&self) -> bool {
         is_conflict(self.cause())
@@ -209,6 +220,26 @@ mod tests {
         assert!(answer(422, "Invalid value").is_refusal());
         assert!(!answer(500, "etcdserver: request timed out").is_refusal());
         assert!(!answer(409, "Apply failed with 1 conflict").is_refusal());
+    }
+
+    #[test]
+    fn exhausted_quota_is_judged_apart_and_webhooks_never_count() {
+        let exhausted = r#"pods "a" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4"#;
+        let unset = r#"pods "a" is forbidden: failed quota: cpu: must specify limits.cpu for: model"#;
+        let denied = r#"admission webhook "w" denied the request: dry runs are not supported"#;
+        for (code, message, all_but_quota, quota) in [
+            (403, exhausted, false, true),
+            (403, unset, true, false),
+            (403, denied, false, false),
+            (503, "try again", false, false),
+        ] {
+            let error = answer(code, message);
+            assert_eq!(
+                (error.counts(Counts::AllButQuota), error.counts(Counts::Quota)),
+                (all_but_quota, quota),
+                "{message}"
+            );
+        }
     }
 
     #[test]

@@ -89,6 +89,10 @@ impl<K: Owner> Executor<K> {
                 Err(error) if object.admission == Admission::NeedsOthers && error.may_be_for_want_of_another() => {}
                 sent => drop(sent?),
             },
+            Step::Trial(trial) => match self.send(&trial.object, true).await {
+                Err(error) if !error.counts(trial.counts) => {}
+                sent => drop(sent?),
+            },
             Step::Delete(delete) => self.delete(delete).await?,
             Step::Apply(object) => {
                 let answer = self.send(object, false).await?;

@@ -204,7 +204,7 @@ impl<'a> Cluster<'a> {
                     self.gone = self.md.is_deleting();
                 }
                 // This cluster has no admission, and no objects of other owners.
-                Step::DryRun(_) | Step::Edit(_) | Step::StatusOf(_) => {}
+                Step::DryRun(_) | Step::Trial(_) | Step::Edit(_) | Step::StatusOf(_) => {}
             }
         }
         Ok(())
