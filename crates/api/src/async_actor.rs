@@ -272,9 +272,33 @@ pub struct Runtime {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::runtime_env")]
     pub env: Vec<EnvVar>,
-    /// Resources of the container.
+    /// Resources of the container. Defaults to small requests or, in pods of the QoS class Guaranteed, to limits of 500m CPU and 512Mi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
+    /// User and file system of the container. If omitted, it must not run as root where the other containers of the pod must not, and
+    /// in a proxy; its user is that of the image or of the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<RuntimeSecurity>,
+}
+
+/// User and file system of a container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RuntimeSecurity {
+    /// Whether the kubelet refuses to run the container as root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_as_non_root: Option<bool>,
+    /// Number of the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub run_as_user: Option<i64>,
+    /// Number of the group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub run_as_group: Option<i64>,
+    /// Whether the file system of the image is read-only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only_root_filesystem: Option<bool>,
 }
 
 /// Image pull policy.

@@ -32,6 +32,8 @@ pub fn access() -> Vec<PolicyRule> {
             &["list", "watch", "create", "patch", "delete"],
         ),
         rule("", &["pods"], &["list", "watch"]),
+        // As a dry run: pods that a changed template would create.
+        named(rule("", &["pods"], &["create", "patch"]), &[names::TRIAL_POD]),
         rule(INFERENCE_SERVICE.group, &[INFERENCE_SERVICE.plural], &["patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
     ];

@@ -5,6 +5,7 @@
 //! | [`transports`] | the transports that the operator is configured with |
 //! | [`request`] | the spec of an actor, in narrow types: pure |
 //! | [`targets`] | the table of targets: workload, strategy and URL of each kind: pure |
+//! | `ports` | the port of the model in a pod: pure |
 //! | [`names`] | names of created objects and queues: pure |
 //! | [`object`] | kinds, names and lookup results of objects: pure |
 //! | [`needs`] | the objects that a plan reads: pure |
@@ -23,6 +24,7 @@ pub mod object;
 pub mod observe;
 pub mod plan;
 pub mod policy;
+mod ports;
 pub mod queue;
 mod queues;
 mod reconcile;

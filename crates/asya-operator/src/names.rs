@@ -15,6 +15,8 @@ pub const RUNTIME_SCRIPT: &str = "asya_runtime.py";
 
 /// Secret with the user of a namespace at the broker, one per namespace.
 pub const BROKER_SECRET: &str = "asya-broker";
+/// Pod that is only sent as a dry run.
+pub const TRIAL_POD: &str = "asya-admission-check";
 /// Volume with the credentials of the sidecar.
 pub const CREDENTIALS: &str = "asya-credentials";
 /// Folder in which the sidecar finds them.

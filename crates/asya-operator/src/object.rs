@@ -10,6 +10,8 @@ use runway_operator::object::Kind;
 
 /// ConfigMap.
 pub const CONFIG_MAP: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
+/// Pod.
+pub const POD: Kind = Kind::new("", "v1", "Pod", "pods");
 /// Secret.
 pub const SECRET: Kind = Kind::new("", "v1", "Secret", "secrets");
 /// KEDA's TriggerAuthentication: the credentials for the metric.

@@ -7,11 +7,14 @@
 //! | KAITO Workspace | StatefulSet of its name | stay until an upgrade | TemplatePatch; Proxy with scaling, because its replicas are ranks |
 //! | KAITO InferenceSet | several Workspaces | | Proxy, `targetURL` required |
 //! | KServe InferenceService, Standard | Deployment NAME-predictor | are removed by KServe | ParentSpec; Proxy with scaling, unless its autoscaler is external |
+//! | the same, with a transformer or on several nodes | | | Proxy to its address |
 //! | KServe InferenceService, Knative | Knative's | are removed by Knative | Proxy |
 //! | KServe LLMInferenceService, RayService, RayCluster, SeldonDeployment | | are removed, or pods are immutable | Proxy |
 //! | Seldon 2 Server, BentoDeployment | StatefulSet, Deployment | stay until the object changes | TemplatePatch |
 //! | ModelDeployment | its provider's | | Proxy to its endpoint |
 //! | any other kind | unknown | unknown | refused: Proxy and `targetURL` must be set |
+//!
+//! Pods that use the network of their node, and a StatefulSet that never replaces its pods, are not changed: Auto is Proxy.
 
 use std::fmt;
 
@@ -25,6 +28,7 @@ use runway_operator::object::Kind;
 use serde_json::Value;
 
 use crate::object::{Found, Key, Objects};
+use crate::ports;
 use crate::request::Bound;
 
 /// Deployment.
@@ -67,8 +71,8 @@ struct Row {
     kind: Kind,
     /// Deployment or StatefulSet whose pods serve the model: its kind, and the suffix of its name.
     workload: Option<(Kind, &'static str)>,
-    /// Whether the workload exists for this object, depending on its mode.
-    has_workload: fn(&DynamicObject) -> bool,
+    /// Whether the workload exists for this object and answers its callers, or the reason against it.
+    has_workload: fn(&DynamicObject) -> Result<(), &'static str>,
     /// Strategy for `Auto`, if nothing speaks against it.
     auto: Strategy,
     /// Whether KEDA may scale the workload (the key) with a strategy in place, or the reason against it.
@@ -84,8 +88,8 @@ struct Row {
 enum Address {
     /// The user sets runtime.targetURL.
     Given,
-    /// A Service: the suffix of its name, and its port.
-    Service(&'static str, i64),
+    /// A Service: its name, and its port.
+    Service(fn(&DynamicObject) -> (String, i64)),
     /// The status, once the target's controller writes it. Arguments are the object and its namespace.
     Status(fn(&DynamicObject, &str) -> Option<String>),
 }
@@ -95,7 +99,7 @@ impl Row {
         Self {
             kind,
             workload: None,
-            has_workload: |_| true,
+            has_workload: |_| Ok(()),
             auto: Strategy::Proxy,
             scale: |_, _| Ok(()),
             scales: false,
@@ -125,7 +129,7 @@ const TABLE: [Row; 12] = [
             Err("replicas of a KAITO Workspace are ranks of one model: set binding.strategy to Proxy, or bind to an InferenceSet".to_owned())
         },
         port: Some(5000),
-        address: Address::Service("", 80),
+        address: Address::Service(|workspace| (workspace.name_any(), 80)),
         ..Row::of(WORKSPACE)
     },
     Row {
@@ -134,7 +138,7 @@ const TABLE: [Row; 12] = [
     },
     Row {
         workload: Some((DEPLOYMENT, "-predictor")),
-        has_workload: kserve_is_standard,
+        has_workload: kserve_has_workload,
         auto: Strategy::ParentSpec,
         scale: kserve_scale,
         address: Address::Status(kserve_address),
@@ -145,11 +149,11 @@ const TABLE: [Row; 12] = [
         ..Row::of(LLM_INFERENCE_SERVICE)
     },
     Row {
-        address: Address::Service("-serve-svc", 8000),
+        address: Address::Service(ray_serve_service),
         ..Row::of(RAY_SERVICE)
     },
     Row {
-        address: Address::Service("-head-svc", 8000),
+        address: Address::Service(ray_head_service),
         ..Row::of(RAY_CLUSTER)
     },
     Row {
@@ -306,7 +310,7 @@ impl Row {
 
     fn workload_of(&self, object: &DynamicObject) -> Option<Key> {
         self.workload_named(&object.name_any())
-            .filter(|_| (self.has_workload)(object))
+            .filter(|_| (self.has_workload)(object).is_ok())
     }
 }
 
@@ -322,7 +326,7 @@ pub fn resolve(bound: &Bound, namespace: &str, scaling: bool, found: &Objects) -
     let source = Source::find(row, &reference.name, namespace, found)?;
     let target = source.workload.clone().unwrap_or_else(|| source.key.clone());
     let scale = source.scale(&target).map(|()| target.clone());
-    let strategy = source.choose(bound.strategy, scaling && scale.is_err())?;
+    let strategy = source.choose(bound.strategy, scaling && scale.is_err(), found)?;
     let workload = match strategy {
         // A proxy takes messages as soon as it runs, so it waits for the workload too.
         Strategy::TemplatePatch | Strategy::Proxy => source.workload(&target, found)?,
@@ -452,8 +456,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn choose(&self, asked: AskedStrategy, scaling_needs_proxy: bool) -> Result<Strategy, Unresolved> {
-        let in_place = self.workload.is_some();
+    fn choose(&self, asked: AskedStrategy, scaling_needs_proxy: bool, found: &Objects) -> Result<Strategy, Unresolved> {
         let refuse = |strategy: Strategy, why: &str| {
             Err(never(
                 ActorReason::StrategyNotPossible,
@@ -464,20 +467,47 @@ impl<'a> Source<'a> {
                 ),
             ))
         };
-        match asked {
-            AskedStrategy::TemplatePatch if in_place => Ok(Strategy::TemplatePatch),
-            AskedStrategy::TemplatePatch => refuse(
-                Strategy::TemplatePatch,
-                "its pods are not created by a Deployment or StatefulSet that can be changed",
-            ),
-            AskedStrategy::ParentSpec if in_place && self.row.auto == Strategy::ParentSpec => Ok(Strategy::ParentSpec),
-            AskedStrategy::ParentSpec => refuse(
+        let against = self.against_in_place(found);
+        match (asked, against) {
+            (AskedStrategy::TemplatePatch, Some(why)) => refuse(Strategy::TemplatePatch, why),
+            (AskedStrategy::TemplatePatch, None) => Ok(Strategy::TemplatePatch),
+            (AskedStrategy::ParentSpec, None) if self.row.auto == Strategy::ParentSpec => Ok(Strategy::ParentSpec),
+            (AskedStrategy::ParentSpec, Some(why)) if self.row.auto == Strategy::ParentSpec => {
+                refuse(Strategy::ParentSpec, why)
+            }
+            (AskedStrategy::ParentSpec, _) => refuse(
                 Strategy::ParentSpec,
                 "only a KServe InferenceService in Standard mode accepts additional containers",
             ),
-            AskedStrategy::Auto if in_place && !scaling_needs_proxy && !self.is_reverted() => Ok(self.row.auto),
-            AskedStrategy::Auto | AskedStrategy::Proxy => Ok(Strategy::Proxy),
+            (AskedStrategy::Auto, None) if !scaling_needs_proxy && !self.is_reverted() && !self.never_rolls() => {
+                Ok(self.row.auto)
+            }
+            (AskedStrategy::Auto | AskedStrategy::Proxy, _) => Ok(Strategy::Proxy),
         }
+    }
+
+    /// Reason why no containers can be added to the pods.
+    fn against_in_place(&self, found: &Objects) -> Option<&'static str> {
+        let Some(workload) = &self.workload else {
+            let why = self
+                .row
+                .workload
+                .and_then(|_| (self.row.has_workload)(self.object).err());
+            return Some(why.unwrap_or("its pods are not created by a Deployment or StatefulSet that can be changed"));
+        };
+        let template = found.get(workload).and_then(Found::object).map(pod_spec);
+        let declared = &self.object.data["spec"]["predictor"];
+        let on_the_host = |pod: &Value| pod["hostNetwork"] == true;
+        // Their abstract socket would be that of all pods of the node.
+        (template.is_some_and(on_the_host) || on_the_host(declared)).then_some("its pods use the network of their node")
+    }
+
+    /// Whether the workload replaces its pods only if they are deleted, so that they would never get the containers.
+    fn never_rolls(&self) -> bool {
+        self.object
+            .data
+            .pointer("/spec/updateStrategy/type")
+            .is_some_and(|type_| type_ == "OnDelete")
     }
 
     /// Whether the named object is itself a workload, and its owner may revert changes. Only owners of the table are known not to.
@@ -524,19 +554,31 @@ impl<'a> Source<'a> {
 
     fn url(&self, namespace: &str, strategy: Strategy, workload: Option<&DynamicObject>) -> Result<String, Unresolved> {
         let loopback = |port: i64| format!("http://127.0.0.1:{port}");
+        let what = &self.key;
+        let chosen = |pod: &Value| {
+            ports::choose(pod).map_err(|why| never(ActorReason::TargetURLRequired, format!("runtime.targetURL is required: {what} {why}; set it to http://127.0.0.1:PORT, or to its Service with binding.strategy Proxy")))
+        };
         let url = match strategy {
             // In the same pod: a Service would lead to another replica.
-            Strategy::TemplatePatch => self.row.port.or_else(|| first_port(workload?)).map(loopback),
-            Strategy::ParentSpec => Some(loopback(kserve_port(self.object))),
+            Strategy::TemplatePatch => match (self.row.port, workload) {
+                (Some(port), _) => Some(port),
+                (None, Some(workload)) => chosen(pod_spec(workload))?,
+                (None, None) => None,
+            }
+            .map(loopback),
+            Strategy::ParentSpec => {
+                let port = chosen(&predictor_pod(self.object))?.unwrap_or(KSERVE_PORT);
+                Some(loopback(port))
+            }
             Strategy::Proxy => match self.row.address {
                 Address::Given => None,
-                Address::Service(suffix, port) => {
-                    Some(format!("http://{}{suffix}.{namespace}.svc:{port}", self.key.name))
+                Address::Service(of) => {
+                    let (name, port) = of(self.object);
+                    Some(format!("http://{name}.{namespace}.svc:{port}"))
                 }
                 Address::Status(read) => read(self.object, namespace),
             },
         };
-        let what = &self.key;
         let Some(url) = url else {
             return Err(match self.row.address {
                 Address::Status(_) => coming(
@@ -584,24 +626,52 @@ fn kserve_scale(service: &DynamicObject, workload: &Key) -> Result<(), String> {
     ))
 }
 
+/// Whether the Deployment of the predictor answers the callers of the service.
+fn kserve_has_workload(service: &DynamicObject) -> Result<(), &'static str> {
+    let spec = &service.data["spec"];
+    if !kserve_is_standard(service) {
+        Err("Knative creates its pods")
+    } else if !spec["transformer"].is_null() {
+        Err("its callers get the answers of its transformer, not those of the pods of its predictor")
+    } else if !spec["predictor"]["workerSpec"].is_null() {
+        Err("one replica of it consists of several pods")
+    } else {
+        Ok(())
+    }
+}
+
 fn kserve_address(service: &DynamicObject, namespace: &str) -> Option<String> {
+    // What answers the callers: KServe writes the Service of the transformer here, if there is one.
+    let component = if service.data["spec"]["transformer"].is_null() {
+        "predictor"
+    } else {
+        "transformer"
+    };
     let paths = [
         "/status/address/url",
-        "/status/components/predictor/address/url",
-        "/status/components/predictor/url",
+        &format!("/status/components/{component}/address/url"),
+        &format!("/status/components/{component}/url"),
     ];
-    let default = || format!("http://{}-predictor.{namespace}.svc", service.name_any());
+    let default = || format!("http://{}-{component}.{namespace}.svc", service.name_any());
     first_url(service, &paths).or_else(|| kserve_is_standard(service).then(default))
 }
 
-/// The address of its router, or that of the Service of its pods if it has none. KServe reports the latter without the port
+/// An address in the cluster if it reports one, otherwise that of its router, which can be public, or that of the Service of its pods
+/// if it has none. KServe reports the latter without the port
 /// (`pkg/controller/v1alpha2/llmisvc/router.go`, updateRoutingStatus), which is the same for all of them (`workload.go`,
 /// reconcileWorkloadService).
 fn kserve_llm_address(service: &DynamicObject, _namespace: &str) -> Option<String> {
-    let url = first_url(
-        service,
-        &["/status/address/url", "/status/url", "/status/addresses/0/url"],
-    )?;
+    let reported = service.data["status"]["addresses"].as_array().into_iter().flatten();
+    let internal = reported
+        .filter_map(|address| address["url"].as_str())
+        .find(|url| is_in_cluster(url));
+    let url = match internal {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => first_url(
+            service,
+            &["/status/address/url", "/status/url", "/status/addresses/0/url"],
+        )?,
+    };
     let authority = url.split_once("://").map_or(url.as_str(), |(_, authority)| authority);
     let host = authority.split('.').next().unwrap_or_default();
     if host.ends_with("-kserve-workload-svc") && !authority.contains([':', '/']) {
@@ -626,16 +696,63 @@ fn endpoint(model: &DynamicObject, namespace: &str) -> Option<String> {
     Some(format!("http://{service}.{namespace}.svc:{port}"))
 }
 
-fn first_port(workload: &DynamicObject) -> Option<i64> {
-    let containers = workload.data.pointer("/spec/template/spec/containers")?.as_array()?;
-    containers.iter().find_map(|c| c["ports"][0]["containerPort"].as_i64())
+fn pod_spec(workload: &DynamicObject) -> &Value {
+    &workload.data["spec"]["template"]["spec"]
 }
 
-fn kserve_port(service: &DynamicObject) -> i64 {
-    let predictor = &service.data["spec"]["predictor"];
-    let model = predictor["model"]["ports"][0]["containerPort"].as_i64();
-    let own = || predictor["containers"][0]["ports"][0]["containerPort"].as_i64();
-    model.or_else(own).unwrap_or(8080)
+/// Port of KServe's own servers.
+const KSERVE_PORT: i64 = 8080;
+
+/// The pod of a predictor, as far as the user states it: its containers are that of the model and the user's.
+fn predictor_pod(service: &DynamicObject) -> Value {
+    let mut predictor = service.data["spec"]["predictor"].clone();
+    let own = predictor["containers"].as_array().cloned().unwrap_or_default();
+    let model = Some(predictor["model"].take()).filter(|model| !model.is_null());
+    predictor["containers"] = model.into_iter().chain(own).collect();
+    predictor
+}
+
+/// The pod spec of an object to which a strategy adds containers.
+pub(crate) fn pod_of(holder: &DynamicObject, strategy: Strategy) -> Value {
+    match strategy {
+        Strategy::ParentSpec => predictor_pod(holder),
+        Strategy::TemplatePatch | Strategy::Proxy => pod_spec(holder).clone(),
+    }
+}
+
+/// Service of the applications (`ray-operator/controllers/ray/utils/util.go`, GenerateServeServiceName), whose name the user may set.
+fn ray_serve_service(service: &DynamicObject) -> (String, i64) {
+    let spec = &service.data["spec"];
+    ray_service(service, &spec["serveService"], &spec["rayClusterConfig"], "serve-svc")
+}
+
+/// Service of the head (`ray-operator/controllers/ray/utils/util.go`, GenerateHeadServiceName), whose name the user may set.
+fn ray_head_service(cluster: &DynamicObject) -> (String, i64) {
+    let spec = &cluster.data["spec"];
+    ray_service(cluster, &spec["headGroupSpec"]["headService"], spec, "head-svc")
+}
+
+/// The Service that the user describes, and the port that the head names for applications.
+fn ray_service(object: &DynamicObject, described: &Value, cluster: &Value, suffix: &str) -> (String, i64) {
+    let name = described["metadata"]["name"].as_str().filter(|name| !name.is_empty());
+    let name = name.map_or_else(|| format!("{}-{suffix}", object.name_any()), str::to_owned);
+    let head = &cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["ports"];
+    let port_of = |ports: &Value, field: &str| {
+        let mut ports = ports.as_array().into_iter().flatten();
+        ports.find(|port| port["name"] == "serve")?[field].as_i64()
+    };
+    let port = port_of(&described["spec"]["ports"], "port").or_else(|| port_of(head, "containerPort"));
+    (name, port.unwrap_or(RAY_SERVE_PORT))
+}
+
+/// Port of Ray Serve.
+const RAY_SERVE_PORT: i64 = 8000;
+
+/// Whether the host of a URL is a Service.
+fn is_in_cluster(url: &str) -> bool {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = authority.split([':', '/']).next().unwrap_or_default();
+    host.ends_with(".svc") || host.contains(".svc.")
 }
 
 fn coming(reason: ActorReason, message: String) -> Unresolved {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bed::{Bed, NAMESPACE, PATIENCE, create_as, likeness};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, ResourceExt};
@@ -174,6 +174,68 @@ async fn actors_bind_scale_release_and_stay_silent() -> Result<()> {
             .all(|r| r.resource != "secrets" || r.name == "asya-broker")
     );
     Ok(())
+}
+
+/// Pods with the containers would be refused: the target keeps its own, and the status has the reason and the remedy.
+#[tokio::test]
+async fn target_keeps_its_pods_if_the_namespace_refuses_those_with_the_containers() -> Result<()> {
+    let bed = Bed::start().await?;
+    let _operator = bed.operator().await?;
+    let quotas: Api<ResourceQuota> = Api::namespaced(bed.admin.clone(), NAMESPACE);
+    let namespaces: Api<Namespace> = Api::all(bed.admin.clone());
+    let quota = |hard: Value| {
+        serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}, "spec": {"hard": hard},
+        }))
+    };
+    let before = bed.model_server("model").await?;
+    let refused = async |name: &str, spec: Value, said: &[&str]| -> Result<()> {
+        bed.create(name, spec).await?;
+        let status = bed.word(name, "Refused").await?;
+        let message = status.message.unwrap_or_default();
+        for part in said {
+            ensure!(message.contains(part), "{part}: {message}");
+        }
+        ensure!(
+            likeness(&bed.deployments().get("model").await?) == before,
+            "the target was changed"
+        );
+        bed.delete(name).await
+    };
+
+    // The two pods of the target use the whole quota.
+    quotas
+        .create(&PostParams::default(), &quota(json!({"limits.cpu": "1"}))?)
+        .await?;
+    eventually(PATIENCE, async || {
+        let status = quotas.get("tight").await?.status.unwrap_or_default();
+        ensure!(status.used.unwrap_or_default().contains_key("limits.cpu"));
+        Ok(())
+    })
+    .await?;
+    let exhausted = [
+        "exceeded quota: tight",
+        "Set spec.runtime.resources and spec.sidecar.resources within the quota",
+    ];
+    refused("full", bound("Deployment", "model"), &exhausted).await?;
+    let without_limit = json!({"requests": {"cpu": "10m"}});
+    let mut unset = bound("Deployment", "model");
+    unset["runtime"]["resources"] = without_limit;
+    refused("unset", unset, &["must specify limits.cpu for: asya-runtime"]).await?;
+    quotas.delete("tight", &DeleteParams::default()).await?;
+
+    let restricted = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
+    namespaces
+        .patch(NAMESPACE, &PatchParams::default(), &Patch::Merge(restricted))
+        .await?;
+    let mut root = bound("Deployment", "model");
+    root["runtime"]["securityContext"] = json!({"runAsNonRoot": false});
+    let violation = [
+        "violates PodSecurity",
+        "runAsNonRoot",
+        "Set spec.runtime.securityContext",
+    ];
+    refused("root", root, &violation).await
 }
 
 /// Changes of the target are not reverted until the actor is resumed.

@@ -154,6 +154,46 @@ fn a_cleanup_that_is_refused_is_reported_while_the_actor_terminates() {
     );
 }
 
+#[test]
+fn refused_pod_is_reported_and_nothing_is_bound() {
+    let case = Case::new(cases().join("bind-deployment"));
+    let given: Given = case.yaml("given.yaml");
+    let mut world = World::new(case.yaml("actor.yaml"), given.now);
+    for object in case.yaml::<Vec<Value>>("objects.yaml") {
+        world.add(object);
+    }
+    let quota = "pods \"asya-admission-check\" is forbidden: failed quota: cpu: must specify limits.cpu for: asya-runtime; asya-sidecar";
+    let error = Error::Apply {
+        kind: "Pod".to_owned(),
+        name: "asya-admission-check".to_owned(),
+        lasting: false,
+        source: Box::new(kube::Error::Api(Box::new(
+            kube::core::Status::failure(quota, "Forbidden").with_code(403),
+        ))),
+    };
+    let plan = runway_asya_operator::plan::after_failure(&world.observed(), &error);
+    assert!(
+        plan.kube.apply.is_empty() && plan.kube.trials.is_empty(),
+        "{}",
+        reported(&plan)
+    );
+    let status: AsyncActorStatus = serde_json::from_value(plan.kube.status.unwrap()).unwrap();
+    let injected = status.conditions.get_condition("RuntimeInjected").unwrap();
+    assert_eq!(
+        (
+            injected.status.as_str(),
+            injected.reason.as_str(),
+            injected.message.as_str()
+        ),
+        (
+            "False",
+            "Refused",
+            "the containers were not added, because the API server refuses pods that have them: pods \"asya-admission-check\" is forbidden: failed quota: cpu: must specify limits.cpu for: asya-runtime; asya-sidecar. Set spec.runtime.resources and spec.sidecar.resources within the quota, or increase it"
+        )
+    );
+    assert_eq!(status.binding, None);
+}
+
 /// The operator watches only objects with its label, so usually the write detects an object with another owner.
 #[test]
 fn name_conflict_is_reported_in_the_condition_that_needs_the_object() {

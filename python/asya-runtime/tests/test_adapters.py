@@ -371,6 +371,15 @@ def test_the_runtime_is_ready_when_the_target_is(folder, server):
         assert "waiting for the target" in runtime.log()
 
 
+@pytest.mark.parametrize(
+    ("adapter", "path"), [("kserve_v2", "/v2/models/classifier/infer"), ("openai", "/v1/chat/completions")]
+)
+def test_url_of_an_operation_is_rejected_at_the_start(folder, adapter, path):
+    with Runtime(folder, f"asya_runtime.adapters.{adapter}.forward", ASYA_TARGET_URL=f"http://127.0.0.1:9{path}") as runtime:
+        assert runtime.exit_code() == 3
+        assert f"ASYA_TARGET_URL is the URL of one operation ({path})" in runtime.log()
+
+
 def test_start_fails_if_the_target_never_responds(folder):
     env = {"ASYA_TARGET_URL": "http://127.0.0.1:9", "ASYA_TARGET_WAIT": "1"}
     with Runtime(folder, "asya_runtime.adapters.kserve_v2.forward", **env) as runtime:

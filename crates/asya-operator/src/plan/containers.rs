@@ -6,6 +6,7 @@ use runway_api::async_actor::{RESERVED_VARIABLES, Runtime, Sidecar};
 use runway_asya_transport::queues;
 use serde_json::{Map, Value, json};
 
+use super::surroundings::Surroundings;
 use crate::names::{self, ERROR_END, HAPPY_END};
 use crate::observe::Settings;
 use crate::request::{self, RUNTIME, Request, SIDECAR};
@@ -35,40 +36,39 @@ const METRICS_ADDRESS: &str = ":9464";
 /// The status quotes the termination message of the runtime or, without one, the end of its log.
 const LAST_WORDS: &str = "FallbackToLogsOnError";
 
-/// The sidecar. `grace` is the termination grace period of the pod in seconds, if the operator sets it.
+/// Containers of a pod: how they meet, the termination grace period of the pod in seconds if the operator sets it, and the pod.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) meeting: Meeting,
+    pub(super) grace: Option<i32>,
+    pub(super) pod: Surroundings,
+}
+
+/// The sidecar.
 pub(super) fn sidecar(
     request: &Request,
     asked: Option<&Sidecar>,
     transport: &Transport,
     settings: &Settings,
-    (meeting, grace): (Meeting, Option<i32>),
+    place: Place,
 ) -> Value {
     let image = asked.and_then(|s| s.image.clone()).filter(|image| !image.is_empty());
     let policy = asked
         .and_then(|s| s.image_pull_policy)
         .map_or("IfNotPresent", request::policy);
-    let resources = asked.and_then(|s| s.resources.as_ref()).map_or_else(
-        || json!({"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}}),
-        |r| json!(r),
-    );
+    let resources = asked.and_then(|s| s.resources.as_ref());
+    let resources = resources.map_or_else(|| place.pod.resources_of_sidecar(), |r| json!(r));
     let own = asked.map_or(&[][..], |s| s.env.as_slice());
     let mut container = json!({
         "name": SIDECAR,
         "image": image.unwrap_or_else(|| settings.sidecar_image.clone()),
         "imagePullPolicy": policy,
         "resources": resources,
-        "env": merged(sidecar_env(request, transport, settings, (meeting, grace)), &json!(own)),
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": true,
-            "runAsNonRoot": true,
-            "runAsUser": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "env": merged(sidecar_env(request, transport, settings, place), &json!(own)),
+        "securityContext": place.pod.of_sidecar(),
     });
     let mut mounts = Vec::new();
-    if matches!(meeting, Meeting::Folder) {
+    if matches!(place.meeting, Meeting::Folder) {
         mounts.push(json!({"name": "socket-dir", "mountPath": SOCKET_DIR}));
     }
     if credentials(transport).is_some() {
@@ -105,7 +105,7 @@ fn sidecar_env(
     request: &Request,
     transport: &Transport,
     settings: &Settings,
-    (meeting, grace): (Meeting, Option<i32>),
+    Place { meeting, grace, .. }: Place,
 ) -> Vec<Value> {
     let (actor, namespace) = (&request.name, &request.namespace);
     let mut env = vec![plain("ASYA_LOG_LEVEL", "info")];
@@ -202,7 +202,7 @@ fn call_timeout(request: &Request) -> Value {
 
 /// The runtime of a binding. It has no probes: an unready container would remove the pod from the model's Service, which also has
 /// other clients.
-pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str) -> Value {
+pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str, pod: Surroundings) -> Value {
     let env = vec![
         meeting_env(request, Meeting::Abstract),
         call_timeout(request),
@@ -221,19 +221,20 @@ pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str) -> 
         ),
     ];
     let python = runtime.python_executable.clone().unwrap_or_else(request::python);
+    let resources = runtime.resources.as_ref();
+    let mut identity = pod.of_runtime();
+    if let (Some(identity), Value::Object(own)) = (identity.as_object_mut(), json!(runtime.security_context)) {
+        identity.extend(own);
+    }
     without_empty(json!({
         "name": RUNTIME,
         "image": runtime.image,
         "imagePullPolicy": runtime.image_pull_policy.map(request::policy),
         "command": [python, "-m", "asya_runtime"],
         "env": merged(env, &json!(runtime.env)),
-        "resources": runtime.resources,
+        "resources": resources.map_or_else(|| pod.resources_of_runtime(), |r| json!(r)),
         "terminationMessagePolicy": LAST_WORDS,
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": identity,
     }))
 }
 

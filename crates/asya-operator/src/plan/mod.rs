@@ -11,12 +11,14 @@ mod removal;
 mod scaling;
 mod standalone;
 mod status;
+mod surroundings;
 mod transport;
 
 use runway_api::async_actor::ActorState;
 use runway_operator::apply;
 
 use self::status::Refusal;
+use crate::object::POD;
 use crate::observe::Observed;
 use crate::request::{Request, Work};
 
@@ -68,6 +70,14 @@ pub fn after_failure(seen: &Observed, error: &apply::Error) -> Plan {
                 error.message()
             );
             (kind, name, ActorState::FieldConflict, message)
+        }
+        apply::Error::Apply { kind, name, .. } if kind == POD.kind && error.is_refusal() => {
+            let message = format!(
+                "the containers were not added, because the API server refuses pods that have them: {}{}",
+                error.message(),
+                pods::remedy(&error.message())
+            );
+            (kind, name, ActorState::Refused, message)
         }
         apply::Error::Apply { kind, name, .. } | apply::Error::Delete { kind, name, .. } => {
             let Some(message) = error.refusal() else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runway_api::async_actor::{BindingStatus, ObjectRef, ScalingMode};
 use runway_api::condition::{Draft as Condition, no};
-use runway_operator::plan::{Apply, Edit, Finalizer, Note, Plan as KubePlan};
+use runway_operator::plan::{Apply, Edit, Finalizer, Note, Plan as KubePlan, Trial};
 
 use crate::object::Key;
 use crate::observe::Observed;
@@ -67,6 +67,8 @@ pub(super) struct Part {
     pub(super) conditions: Vec<Condition>,
     pub(super) events: Vec<Note>,
     pub(super) warnings: Vec<String>,
+    /// Pods that a write to a pod template leads to.
+    pub(super) trials: Vec<Trial>,
     /// Write to an object that the actor does not own, by server-side apply.
     pub(super) apply: Option<Apply>,
     /// Write to an object that the actor does not own, by a guarded merge patch.
@@ -127,6 +129,7 @@ impl Part {
             if part.needs_finalizer && !seen.actor.has_finalizer() {
                 merged.kube.finalizer = Finalizer::Add;
             }
+            merged.kube.trials.extend(part.trials);
             merged.kube.apply.extend(part.apply);
             merged.kube.edit.extend(part.edit);
             for (key, apply) in part.children {

@@ -88,9 +88,37 @@ pub(super) fn of_workload(seen: &Observed, request: &Request, key: &Key) -> Heal
     }
 }
 
-/// State of the two containers in pods of a target. The other containers are their owner's responsibility.
-pub(super) fn of_target(seen: &Observed, request: &Request) -> Health {
-    judge(seen, request, false)
+/// State of the two containers in pods of a target, and whether its pods can be created. The other containers are their owner's
+/// responsibility.
+pub(super) fn of_target(seen: &Observed, request: &Request, workload: &Key) -> Health {
+    let health = judge(seen, request, false);
+    let failure = seen
+        .live(workload)
+        .and_then(|live| kubelet::replica_failure(&live.data));
+    let refused = failure.map(|failure| Trouble {
+        word: ActorState::WorkloadError,
+        message: format!(
+            "its pods cannot be created: {} ({}){}",
+            failure.message,
+            failure.reason,
+            remedy(&failure.message)
+        ),
+    });
+    Health {
+        trouble: refused.or(health.trouble),
+        ..health
+    }
+}
+
+/// What to do about pods that the API server refuses, if that is known.
+pub(super) fn remedy(refusal: &str) -> &'static str {
+    if refusal.contains("PodSecurity") {
+        ". Set spec.runtime.securityContext as the other containers of the target have it, or binding.strategy to Proxy"
+    } else if refusal.contains("quota") {
+        ". Set spec.runtime.resources and spec.sidecar.resources within the quota, or increase it"
+    } else {
+        ""
+    }
 }
 
 /// The first failure, starting with the newest pod.

@@ -5,8 +5,9 @@ use runway_api::async_actor::{WORKLOAD_READY, WorkloadKind};
 use runway_api::condition::{no, yes};
 use serde_json::{Map, Value, json};
 
-use super::containers::{self, Meeting};
+use super::containers::{self, Meeting, Place};
 use super::part::{Outcome, Part};
+use super::surroundings::Surroundings;
 use super::{fields, objects, pods, scaling};
 use crate::names;
 use crate::object::{CONFIG_MAP, Key};
@@ -56,7 +57,11 @@ pub(super) fn plan(
         seen.actor.spec.sidecar.as_ref(),
         transport,
         &seen.settings,
-        (Meeting::Folder, Some(grace)),
+        Place {
+            meeting: Meeting::Folder,
+            grace: Some(grace),
+            pod: Surroundings::of(workload.template.get("spec").unwrap_or(&Value::Null)),
+        },
     );
     let template = template(seen, request, workload, sidecar, containers::credentials(transport));
     let body = workload_body(seen, request, &key, &template, workload.replicas);

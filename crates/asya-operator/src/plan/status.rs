@@ -329,6 +329,15 @@ fn running(
             format!("{what} is scaled to zero until a message arrives"),
         ),
         (0, ..) => (ActorState::Stopped, true, format!("{what} has 0 replicas, as desired")),
+        _ if updated < total
+            && let Some(remedy) = held_back(live) =>
+        {
+            (
+                ActorState::Updating,
+                updated > 0 && ready > 0,
+                format!("{what}: {updated} of {total} replicas are updated, and the others are not replaced: {remedy}"),
+            )
+        }
         _ if updated < total => (
             ActorState::Updating,
             ready > 0,
@@ -361,6 +370,24 @@ fn running(
             true,
             format!("{what}: {ready} of {desired} replicas are ready"),
         ),
+    }
+}
+
+/// What to do about a workload that does not replace its pods by itself.
+fn held_back(live: &DynamicObject) -> Option<&'static str> {
+    let spec = &live.data["spec"];
+    let strategy = &spec["updateStrategy"];
+    if strategy["type"] == "OnDelete" {
+        Some("spec.updateStrategy.type is OnDelete: delete the pods one by one, or set it to RollingUpdate")
+    } else if strategy["rollingUpdate"]["partition"]
+        .as_i64()
+        .is_some_and(|partition| partition > 0)
+    {
+        Some("spec.updateStrategy.rollingUpdate.partition keeps the first pods: set it to 0")
+    } else if spec["paused"] == true {
+        Some("spec.paused is true: continue with kubectl rollout resume")
+    } else {
+        None
     }
 }
 

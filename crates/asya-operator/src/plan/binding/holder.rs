@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use kube::ResourceExt;
-use kube::core::{DynamicObject, ObjectMeta};
+use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use runway_api::labels;
 use runway_operator::json;
-use runway_operator::plan::{Admission, Apply, Edit};
+use runway_operator::plan::{Admission, Apply, Counts, Edit, Trial};
 use serde_json::{Value, json};
 
 use crate::names;
-use crate::object::Key;
+use crate::object::{Key, POD};
 use crate::observe::Observed;
 use crate::plan::part::Part;
 use crate::plan::{fields, objects};
@@ -62,6 +62,84 @@ pub(super) fn apply(seen: &Observed, holder: &Key, live: &DynamicObject, object:
         object,
         live: live.uid(),
         // Never: if another field manager wants a different value, it keeps the field.
+        force: false,
+        admission: Admission::Together,
+        unchanged: false,
+        note: None,
+    }
+}
+
+/// Pods as the changed template would create them: dry runs show whether the namespace accepts the containers. Pod Security and quotas
+/// refuse pods, and not the template that they come from.
+pub(super) fn trials(seen: &Observed, workload: &DynamicObject, addition: &Addition) -> Vec<Trial> {
+    let whole = pod_spec(workload, addition);
+    // The pod that is replaced gives its own amounts back.
+    let mut added = whole.clone();
+    for list in ["containers", "initContainers"] {
+        let containers = added[list].as_array_mut().into_iter().flatten();
+        let is_theirs = |container: &&mut Value| addition.pair.iter().all(|own| own["name"] != container["name"]);
+        containers.filter(is_theirs).for_each(without_amounts);
+    }
+    let trial = |spec: Value, counts: Counts| Trial {
+        object: trial(seen, workload, &spec),
+        counts,
+    };
+    vec![trial(whole, Counts::AllButQuota), trial(added, Counts::Quota)]
+}
+
+/// The pod of a workload with the containers and volumes of a binding.
+fn pod_spec(workload: &DynamicObject, addition: &Addition) -> Value {
+    let mut spec = workload.data["spec"]["template"]["spec"].clone();
+    let claims = workload.data["spec"]["volumeClaimTemplates"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let claims = claims.map(|claim| {
+        let name = &claim["metadata"]["name"];
+        json!({"name": name, "persistentVolumeClaim": {"claimName": name}})
+    });
+    let volumes: Vec<Value> = claims.chain(addition.volumes.iter().cloned()).collect();
+    for (list, ours) in [("containers", &addition.pair[..]), ("volumes", &volumes)] {
+        let is_theirs = |item: &&Value| ours.iter().all(|own| own["name"] != item["name"]);
+        let theirs = spec[list].as_array().into_iter().flatten().filter(is_theirs);
+        spec[list] = theirs.chain(ours).cloned().collect();
+    }
+    spec
+}
+
+fn without_amounts(container: &mut Value) {
+    for kind in ["requests", "limits"] {
+        let amounts = container["resources"][kind].as_object_mut();
+        amounts
+            .into_iter()
+            .flat_map(|amounts| amounts.values_mut())
+            .for_each(|amount| *amount = json!("0"));
+    }
+}
+
+fn trial(seen: &Observed, workload: &DynamicObject, spec: &Value) -> Apply {
+    let metadata = &workload.data["spec"]["template"]["metadata"];
+    let texts = |field: &str| serde_json::from_value::<BTreeMap<String, String>>(metadata[field].clone()).ok();
+    let mut labels = texts("labels").unwrap_or_default();
+    labels.insert(labels::ASYA_ACTOR.to_owned(), seen.name());
+    let pod = POD.resource();
+    Apply {
+        object: DynamicObject {
+            types: Some(TypeMeta {
+                api_version: pod.api_version.clone(),
+                kind: pod.kind.clone(),
+            }),
+            metadata: ObjectMeta {
+                name: Some(names::TRIAL_POD.to_owned()),
+                namespace: Some(seen.namespace()),
+                labels: Some(labels),
+                annotations: texts("annotations"),
+                ..ObjectMeta::default()
+            },
+            data: json!({"spec": spec}),
+        },
+        resource: pod,
+        live: None,
         force: false,
         admission: Admission::Together,
         unchanged: false,

@@ -20,6 +20,7 @@ use crate::observe::Observed;
 use crate::plan::conflict::{self, Judged, Sight, Verdict};
 use crate::plan::objects::{self, by};
 use crate::plan::part::{Outcome, Part};
+use crate::plan::surroundings::Surroundings;
 use crate::plan::{fields, pods, scaling};
 use crate::request::{Bound, RUNTIME, Request, SIDECAR};
 use crate::rivals::Rival;
@@ -57,7 +58,9 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
         let failure = Part::fails(seen, RUNTIME_INJECTED, ActorReason::AlreadyManaged, message);
         return outcome(released.into_iter().chain([failure]).collect());
     }
-    let insertion = match Insertion::new(seen, place.strategy, holder, live, &binding.addition(url)) {
+    let pod = targets::pod_of(live, place.strategy);
+    let addition = binding.addition(url, Surroundings::of(&pod));
+    let insertion = match Insertion::new(seen, place, live, &addition) {
         Ok(insertion) => insertion,
         Err(message) => {
             return outcome(vec![Part::fails(
@@ -91,7 +94,12 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
         }),
         conflicts,
         scaled,
-        ..outcome(vec![says, insertion.part(binding, holder, live, &judged), scaling])
+        ..outcome(vec![
+            says,
+            insertion.part(binding, holder, live, &judged),
+            quality_warning(&pod, &addition),
+            scaling,
+        ])
     }
 }
 
@@ -124,7 +132,7 @@ fn says(binding: &Binding<'_>, place: &InPlace, live: &DynamicObject, judged: &J
                 place.strategy.as_str()
             );
             let well = yes(RUNTIME_INJECTED, ActorReason::Injected, message);
-            return pods::of_target(seen, binding.request).part(seen, RUNTIME_INJECTED, holder, well);
+            return pods::of_target(seen, binding.request, &place.workload).part(seen, RUNTIME_INJECTED, holder, well);
         }
     };
     let message = format!(
@@ -250,14 +258,13 @@ struct Insertion {
 }
 
 impl Insertion {
-    fn new(
-        seen: &Observed,
-        strategy: Strategy,
-        key: &Key,
-        live: &DynamicObject,
-        addition: &Addition,
-    ) -> Result<Self, String> {
+    fn new(seen: &Observed, place: &InPlace, live: &DynamicObject, addition: &Addition) -> Result<Self, String> {
+        let (strategy, key) = (place.strategy, &place.holder);
         let Addition { pair, volumes } = addition;
+        let workload = seen.live(&place.workload);
+        let trials = workload
+            .map(|workload| holder::trials(seen, workload, addition))
+            .unwrap_or_default();
         let hash = addition.hash();
         let spec = if strategy == Strategy::ParentSpec {
             "/spec/predictor"
@@ -295,6 +302,7 @@ impl Insertion {
             return Ok(Self {
                 intact: ours_are_there && marked && is_held,
                 write: Part {
+                    trials,
                     edit: Some(parent_edit(seen, key, live, Some((addition, &hash)))),
                     ..Part::default()
                 },
@@ -314,6 +322,7 @@ impl Insertion {
         Ok(Self {
             intact: is_held && fields::is_intact(live, &wanted),
             write: Part {
+                trials,
                 apply: Some(holder::apply(seen, key, live, wanted)),
                 ..Part::default()
             },
@@ -331,6 +340,7 @@ impl Insertion {
         let is_put_in = matches!(judged.verdict, Verdict::Intact | Verdict::Apply);
         let forgotten = conflict::forgotten_in(&judged.conflicts, binding.seen.now);
         Part {
+            trials: if now { self.write.trials } else { Vec::new() },
             apply: self.write.apply.map(|apply| Apply {
                 unchanged: !now,
                 note: note.clone(),
@@ -343,6 +353,17 @@ impl Insertion {
             look_again: forgotten.filter(|_| is_put_in),
             ..Part::default()
         }
+    }
+}
+
+/// Pods that lose their QoS class can lose their exclusive CPUs, and are evicted earlier.
+fn quality_warning(pod: &Value, addition: &Addition) -> Part {
+    let is_lost = Surroundings::of(pod).loses_guarantee(&addition.pair);
+    Part {
+        warnings: Vec::from_iter(is_lost.then(|| {
+            "The pods of the target lose the QoS class Guaranteed: in runtime.resources and sidecar.resources, set limits of CPU and memory that are equal to the requests, or omit them".to_owned()
+        })),
+        ..Part::default()
     }
 }
 

@@ -9,8 +9,9 @@ use super::holder::Addition;
 use crate::names;
 use crate::object::Key;
 use crate::observe::Observed;
-use crate::plan::containers::{self, Meeting};
+use crate::plan::containers::{self, Meeting, Place};
 use crate::plan::part::{Outcome, Part};
+use crate::plan::surroundings::Surroundings;
 use crate::plan::{objects, pods, scaling, standalone};
 use crate::request::{Bound, Request};
 use crate::targets::{self, DEPLOYMENT, Resolved, Way};
@@ -27,19 +28,23 @@ pub(super) struct Binding<'a> {
 
 impl Binding<'_> {
     /// The two containers, the runtime first. `grace` is the seconds that their pod has to end, if the operator sets them.
-    pub(super) fn pair(&self, url: &str, grace: Option<i32>) -> [Value; 2] {
+    fn pair(&self, url: &str, grace: Option<i32>, pod: Surroundings) -> [Value; 2] {
         let sidecar = self.seen.actor.spec.sidecar.as_ref();
-        let meeting = (Meeting::Abstract, grace);
+        let place = Place {
+            meeting: Meeting::Abstract,
+            grace,
+            pod,
+        };
         [
-            containers::bound_runtime(self.request, &self.bound.runtime, url),
-            containers::sidecar(self.request, sidecar, self.transport, &self.seen.settings, meeting),
+            containers::bound_runtime(self.request, &self.bound.runtime, url, pod),
+            containers::sidecar(self.request, sidecar, self.transport, &self.seen.settings, place),
         ]
     }
 
     /// The two containers and their volumes, for the pods of a target.
-    pub(super) fn addition(&self, url: &str) -> Addition {
+    pub(super) fn addition(&self, url: &str, pod: Surroundings) -> Addition {
         Addition {
-            pair: self.pair(url, None),
+            pair: self.pair(url, None, pod),
             volumes: self.volumes(),
         }
     }
@@ -93,7 +98,7 @@ pub(super) fn plan(binding: &Binding<'_>, resolved: &Resolved, status: &BindingS
             "nodeSelector": bound.proxy.node_selector,
             "tolerations": bound.proxy.tolerations,
             "terminationGracePeriodSeconds": grace,
-            "containers": binding.pair(&resolved.url, Some(grace)),
+            "containers": binding.pair(&resolved.url, Some(grace), Surroundings::OWN),
             "volumes": binding.volumes(),
         },
     }));

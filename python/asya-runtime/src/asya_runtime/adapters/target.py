@@ -28,6 +28,8 @@ LARGEST_ANSWER = 64 * 1024 * 1024
 TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 # Status codes with which a server that runs, or a proxy before it, takes no request: it is overloaded, starts or stops.
 DOWN = (429, 503)
+# Ends of URLs that already are those of an operation.
+OPERATIONS = ("/infer", "/generate", "/completions", "/embeddings", "/rerank", "/predictions")
 # Link-local addresses, at which clouds serve credentials, and other metadata addresses (AWS, Google, Alibaba, Azure).
 METADATA_NETWORKS = [
     ipaddress.ip_network(network)
@@ -108,6 +110,11 @@ class Target:
         """A path of the API below the target's own. A version in both occurs once."""
         base = self.url.path.rstrip("/")
         version = "/" + rest.lstrip("/").split("/", 1)[0]
+        if base.endswith(OPERATIONS):
+            raise TargetError(
+                f"ASYA_TARGET_URL is the URL of one operation ({base}): set it to the address of the server, or set the handler "
+                "to asya_runtime.adapters.rest.forward"
+            )
         return base.removesuffix(version) + rest
 
     def post(self, path: str, body: Any, fold: Fold) -> Any:
