@@ -778,6 +778,12 @@ pub struct BindingStatus {
     /// Hash of the fields that the operator added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_hash: Option<String>,
+    /// Generation of the AsyncActor for which they were added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_generation: Option<i64>,
+    /// Hash of the target's own pod template at that time. The fields follow the operator's settings when the template changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_hash: Option<String>,
     /// Whether another controller removed the fields and they are not restored yet. Prevents that one removal is counted twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<bool>,

@@ -9,11 +9,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use runway_api::async_actor::{SCALING_READY, WORKLOAD_READY};
 use runway_api::condition::Conditions;
 use runway_api::{AsyncActor, AsyncActorStatus};
+use runway_asya_operator::observe::Settings;
 use runway_asya_operator::queue::QueueState;
 use runway_asya_transport::tenants::Credentials;
 use runway_golden::Case;
@@ -154,14 +156,75 @@ fn a_cleanup_that_is_refused_is_reported_while_the_actor_terminates() {
     );
 }
 
-#[test]
-fn refused_pod_is_reported_and_nothing_is_bound() {
-    let case = Case::new(cases().join("bind-deployment"));
+/// The world of a case with a target.
+fn world_of(case: &str) -> World {
+    let case = Case::new(cases().join(case));
     let given: Given = case.yaml("given.yaml");
     let mut world = World::new(case.yaml("actor.yaml"), given.now);
     for object in case.yaml::<Vec<Value>>("objects.yaml") {
         world.add(object);
     }
+    world
+}
+
+/// Writes of the operator with another image of the sidecar, and its warnings.
+fn after_upgrade(world: &World) -> (usize, String) {
+    let mut seen = world.observed();
+    seen.settings = Arc::new(Settings {
+        sidecar_image: "asya-sidecar:2".to_owned(),
+        ..(*seen.settings).clone()
+    });
+    let plan = runway_asya_operator::plan::plan(&seen).kube;
+    let writes = plan.apply.iter().filter(|apply| !apply.unchanged).count() + plan.edit.len();
+    let status = plan
+        .status
+        .map(|status| serde_json::from_value::<AsyncActorStatus>(status).unwrap());
+    let conditions = status.map(|status| status.conditions).unwrap_or_default();
+    let warning = conditions
+        .get_condition("Warning")
+        .map(|warning| warning.message.clone());
+    (writes, warning.unwrap_or_default())
+}
+
+#[test]
+fn upgraded_operator_restarts_no_target_until_its_template_changes() {
+    let message = |object: &str, hint: &str| {
+        format!(
+            "The containers in {object} have the image and the transport of earlier settings of the operator. They get the present ones with the next change of its pod template{hint}"
+        )
+    };
+    let rollout = ": kubectl rollout restart deployment/vllm";
+    for (case, object, hint) in [
+        ("bind-deployment", "Deployment 'vllm'", rollout),
+        ("bind-kserve-standard", "InferenceService 'sk'", ""),
+    ] {
+        let mut world = world_of(case);
+        world.rest();
+        assert_eq!(after_upgrade(&world), (0, message(object, hint)), "{case}");
+
+        // A change of the actor is the user's.
+        let generation = world.actor.metadata.generation;
+        world.actor.metadata.generation = Some(2);
+        assert_eq!(after_upgrade(&world), (1, String::new()), "{case}");
+        world.actor.metadata.generation = generation;
+
+        // So is one of the template.
+        let template = match case {
+            "bind-deployment" => "/spec/template/spec",
+            _ => "/spec/predictor",
+        };
+        for live in world.objects.values_mut() {
+            if let Some(spec) = live.pointer_mut(template).and_then(Value::as_object_mut) {
+                spec.insert("nodeSelector".to_owned(), serde_json::json!({"zone": "a"}));
+            }
+        }
+        assert_eq!(after_upgrade(&world), (1, String::new()), "{case}");
+    }
+}
+
+#[test]
+fn refused_pod_is_reported_and_nothing_is_bound() {
+    let world = world_of("bind-deployment");
     let quota = "pods \"asya-admission-check\" is forbidden: failed quota: cpu: must specify limits.cpu for: asya-runtime; asya-sidecar";
     let error = Error::Apply {
         kind: "Pod".to_owned(),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
+use runway_api::async_actor::Strategy;
 use runway_api::labels;
 use runway_operator::json;
 use runway_operator::plan::{Admission, Apply, Counts, Edit, Trial};
@@ -13,7 +14,7 @@ use crate::names;
 use crate::object::{Key, POD};
 use crate::observe::Observed;
 use crate::plan::part::Part;
-use crate::plan::{fields, objects};
+use crate::plan::{containers, fields, objects};
 use crate::request::{RUNTIME, SIDECAR};
 use crate::targets::INFERENCE_SERVICE;
 
@@ -67,6 +68,29 @@ pub(super) fn apply(seen: &Observed, holder: &Key, live: &DynamicObject, object:
         unchanged: false,
         note: None,
     }
+}
+
+/// Hash of the pod template of a holder, without what the operator added.
+pub(super) fn own_template(live: &DynamicObject, strategy: Strategy) -> String {
+    let spec = &live.data["spec"];
+    let (mut metadata, mut pod) = match strategy {
+        Strategy::ParentSpec => (Value::Null, spec["predictor"].clone()),
+        Strategy::TemplatePatch | Strategy::Proxy => {
+            (spec["template"]["metadata"].clone(), spec["template"]["spec"].clone())
+        }
+    };
+    if let Some(labels) = metadata["labels"].as_object_mut() {
+        labels.remove(labels::ASYA_ACTOR);
+    }
+    for (list, ours) in [
+        ("containers", &[SIDECAR, RUNTIME][..]),
+        ("volumes", &[names::CREDENTIALS]),
+    ] {
+        if let Some(items) = pod[list].as_array_mut() {
+            items.retain(|item| !ours.iter().any(|name| item["name"] == *name));
+        }
+    }
+    json::hash(&containers::without_empty(json!([metadata, pod])))
 }
 
 /// Pods as the changed template would create them: dry runs show whether the namespace accepts the containers. Pod Security and quotas

@@ -24,7 +24,7 @@ use crate::plan::surroundings::Surroundings;
 use crate::plan::{fields, pods, scaling};
 use crate::request::{Bound, RUNTIME, Request, SIDECAR};
 use crate::rivals::Rival;
-use crate::targets::{self, INFERENCE_SERVICE, InPlace};
+use crate::targets::{self, DEPLOYMENT, INFERENCE_SERVICE, InPlace, STATEFUL_SET};
 
 pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome {
     let seen = binding.seen;
@@ -71,6 +71,7 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
             )]);
         }
     };
+    let insertion = insertion.until_rollout(seen, place, live);
     let judged = judge(binding, live, &insertion, &status);
     let conflicts = judged.conflicts.clone();
     if let Verdict::Stopped { now } = judged.verdict {
@@ -89,6 +90,8 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
             holder: Some(objects::reference(seen, holder)),
             holder_uid: live.uid(),
             applied_hash: Some(insertion.hash.clone()),
+            applied_generation: seen.actor.metadata.generation,
+            template_hash: Some(insertion.template.clone()),
             lost: judged.lost.then_some(true),
             ..status.clone()
         }),
@@ -252,6 +255,10 @@ fn older_rival(seen: &Observed, bound: &Bound, live: &DynamicObject) -> Option<S
 /// The containers as they must be in the holder.
 struct Insertion {
     hash: String,
+    /// Hash of the holder's own pod template.
+    template: String,
+    /// Whether the holder keeps the containers of other settings of the operator until its next rollout.
+    outdated: bool,
     /// Whether they are there, unchanged.
     intact: bool,
     write: Part,
@@ -261,6 +268,7 @@ impl Insertion {
     fn new(seen: &Observed, place: &InPlace, live: &DynamicObject, addition: &Addition) -> Result<Self, String> {
         let (strategy, key) = (place.strategy, &place.holder);
         let Addition { pair, volumes } = addition;
+        let template = holder::own_template(live, strategy);
         let workload = seen.live(&place.workload);
         let trials = workload
             .map(|workload| holder::trials(seen, workload, addition))
@@ -307,6 +315,8 @@ impl Insertion {
                     ..Part::default()
                 },
                 hash,
+                template,
+                outdated: false,
             });
         }
         let mut wanted = bare(seen, key, live);
@@ -327,11 +337,50 @@ impl Insertion {
                 ..Part::default()
             },
             hash,
+            template,
+            outdated: false,
         })
+    }
+
+    /// The containers that stay as they are if only the settings of the operator changed, such as its images and transports: all bound
+    /// models would restart at once. A rollout that the holder's owner starts takes the present ones along.
+    fn until_rollout(self, seen: &Observed, place: &InPlace, live: &DynamicObject) -> Self {
+        let Some(before) = seen.actor.status.as_ref() else {
+            return self;
+        };
+        let recorded = before.binding.clone().unwrap_or_default();
+        let generation = recorded.applied_generation.or(before.observed_generation);
+        let marked = live.annotations().get(labels::ASYA_BOUND_HASH);
+        let containers = targets::pod_of(live, place.strategy)["containers"].take();
+        let has = |name: &str| containers.as_array().into_iter().flatten().any(|c| c["name"] == name);
+        let template = recorded.template_hash.unwrap_or_else(|| self.template.clone());
+        let stays = !self.intact
+            && held(seen, &place.holder).is_some()
+            && generation == seen.actor.metadata.generation
+            && recorded.applied_hash.is_some()
+            && marked == recorded.applied_hash.as_ref()
+            && marked != Some(&self.hash)
+            && [SIDECAR, RUNTIME].iter().all(|name| has(name))
+            && template == self.template;
+        match recorded.applied_hash {
+            Some(hash) if stays => Self {
+                hash,
+                intact: true,
+                outdated: true,
+                ..self
+            },
+            _ => self,
+        }
     }
 
     fn part(self, binding: &Binding<'_>, holder: &Key, live: &DynamicObject, judged: &Judged) -> Part {
         let now = judged.verdict == Verdict::Apply;
+        let outdated = self.outdated.then(|| {
+            format!(
+                "The containers in {holder} have the image and the transport of earlier settings of the operator. They get the present ones with the next change of its pod template{}",
+                restart_hint(holder)
+            )
+        });
         let first = live.annotations().get(labels::ASYA_BOUND_UID).is_none();
         let note = first.then(|| {
             let message = format!("Added asya-sidecar and asya-runtime to {holder}");
@@ -347,12 +396,25 @@ impl Insertion {
                 ..apply
             }),
             edit: self.write.edit.filter(|_| now).map(|edit| Edit { note, ..edit }),
-            warnings: grace_warning(binding.request, live).into_iter().collect(),
+            warnings: grace_warning(binding.request, live)
+                .into_iter()
+                .chain(outdated)
+                .collect(),
             // The containers must be removed before the actor goes.
             needs_finalizer: true,
             look_again: forgotten.filter(|_| is_put_in),
             ..Part::default()
         }
+    }
+}
+
+/// Command that changes the template, if there is one.
+fn restart_hint(holder: &Key) -> String {
+    let kind = holder.kind.kind.to_lowercase();
+    if [DEPLOYMENT, STATEFUL_SET].contains(&holder.kind) {
+        format!(": kubectl rollout restart {kind}/{}", holder.name)
+    } else {
+        String::new()
     }
 }
 
