@@ -144,6 +144,16 @@ pub struct AsyncActorSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sidecar: Option<Sidecar>,
 
+    /// Messages that a pod processes at the same time: calls of the handler, and the least prefetch count of the sidecar. Servers that
+    /// batch requests need more than one. The order of messages is kept only with 1. Defaults to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub concurrency: Option<i32>,
+
+    /// Further attempts after errors of the handler. Defaults to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+
     /// Timeouts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Timeout>,
@@ -442,11 +452,34 @@ pub struct Timeout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86400))]
     pub processing: Option<i32>,
+    /// Longest start of the handler in a workload's pods, such as the time to load a model, in seconds. Then the container restarts.
+    /// Defaults to 1800.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub startup: Option<i32>,
     /// Termination grace period of a workload's pods, in seconds. Defaults to processing plus 30, so that scaling in does not
     /// interrupt work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub graceful_shutdown: Option<i32>,
+}
+
+/// Further attempts after errors of the handler. A message whose attempts have failed goes to error-end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Retry {
+    /// Attempts in all. Defaults to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub attempts: Option<i32>,
+    /// Pause before the second attempt, in seconds. It doubles with each further one. Defaults to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub backoff: Option<i32>,
+    /// Longest pause between attempts, in seconds. Defaults to 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub max_backoff: Option<i32>,
 }
 
 /// Scaling by the length of the queue. KEDA's field names are accepted as well.
@@ -492,7 +525,7 @@ pub struct Scaling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub initial_cooldown_period: Option<i32>,
-    /// Messages per replica, including those in progress. Defaults to 5.
+    /// Messages per replica, including those in progress. Defaults to 5, or to the concurrency if that is larger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub queue_length: Option<i32>,

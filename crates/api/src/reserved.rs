@@ -1,8 +1,8 @@
 //! Environment variables of an AsyncActor that the operator sets.
 
-/// Environment variables that the operator sets: the identity of an actor, its broker, and the socket between its two containers. An
+/// Environment variables that the operator sets: the identity of an actor, its broker, and what its two containers must agree on. An
 /// actor with another identity would receive the messages of others.
-pub const RESERVED_VARIABLES: [&str; 24] = [
+pub const RESERVED_VARIABLES: [&str; 25] = [
     "ASYA_ACTOR_ERROR_END",
     "ASYA_ACTOR_HAPPY_END",
     "ASYA_ACTOR_NAME",
@@ -23,6 +23,7 @@ pub const RESERVED_VARIABLES: [&str; 24] = [
     "ASYA_RABBITMQ_URL",
     "ASYA_RABBITMQ_USERNAME",
     "ASYA_RABBITMQ_VHOST",
+    "ASYA_RUNTIME_CONCURRENCY",
     "ASYA_SOCKET",
     "ASYA_SOCKET_DIR",
     "ASYA_SQS_ENDPOINT",

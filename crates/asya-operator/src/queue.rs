@@ -2,6 +2,7 @@
 
 use kube::ResourceExt;
 use runway_api::AsyncActor;
+use runway_asya_transport::sqs::LONGEST_VISIBILITY;
 
 use crate::names;
 use crate::transports::{Transport, Transports};
@@ -127,6 +128,7 @@ pub(crate) fn queues(actor: &AsyncActor, transport: &Transport) -> Queues {
     let name = names::queue(&namespace, &actor.name_any());
     let end = |end: &str| names::queue(&namespace, end);
     let processing = u32::try_from(actor.spec.processing_seconds()).unwrap_or(300);
+    let longest = u32::try_from(LONGEST_VISIBILITY.as_secs()).unwrap_or(u32::MAX);
     let visibility = match transport {
         Transport::Sqs(sqs) => sqs.visibility_timeout,
         Transport::RabbitMq(_) => None,
@@ -145,6 +147,6 @@ pub(crate) fn queues(actor: &AsyncActor, transport: &Transport) -> Queues {
             Transport::RabbitMq(_) => consumer_timeout(actor, processing),
             Transport::Sqs(_) => None,
         },
-        visibility: visibility.unwrap_or_else(|| processing.saturating_mul(2)),
+        visibility: visibility.unwrap_or_else(|| processing.saturating_mul(2).min(longest)),
     }
 }

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::EnvVar;
 use kube::ResourceExt;
 use runway_api::async_actor::{
-    AskedStrategy, HandlerMode, OnConflict, ProxyPods, PullPolicy, RESERVED_VARIABLES, RUNTIME_ENV, Runtime, Scaling,
-    WorkloadKind, WorkloadRef, messages,
+    AskedStrategy, HandlerMode, OnConflict, ProxyPods, PullPolicy, RESERVED_VARIABLES, RUNTIME_ENV, Retry, Runtime,
+    Scaling, WorkloadKind, WorkloadRef, messages,
 };
 use runway_api::{AsyncActor, name};
 use runway_operator::address::{Address, check_url};
@@ -15,6 +15,9 @@ use serde_json::{Map, Value};
 pub const SIDECAR: &str = "asya-sidecar";
 /// Name of the container that runs the handler.
 pub const RUNTIME: &str = "asya-runtime";
+
+/// Default of `timeout.startup`. A handler that fails ends its container itself, so this only bounds one that hangs.
+const STARTUP: i32 = 30 * 60;
 
 /// Largest pod template, in bytes of JSON. It is stored again in the workload, and both are kept in memory.
 const MAX_TEMPLATE: usize = 256 * 1024;
@@ -32,6 +35,12 @@ pub struct Request {
     pub transport: String,
     /// Longest time for one message, in seconds.
     pub processing: i32,
+    /// Messages that a pod processes at the same time, if it is not 1.
+    pub concurrency: Option<i32>,
+    /// Further attempts after errors.
+    pub retry: Retry,
+    /// Longest start of the handler, in seconds.
+    pub startup: i32,
     /// Scaling, if it is on.
     pub scaling: Option<Scaling>,
     /// Whether its queue has an alias.
@@ -119,6 +128,9 @@ impl Request {
             uid: actor.uid().unwrap_or_default(),
             transport: spec.transport.clone(),
             processing: spec.processing_seconds(),
+            concurrency: spec.concurrency.filter(|count| *count > 1),
+            retry: spec.retry.clone().unwrap_or_default(),
+            startup: spec.timeout.as_ref().and_then(|t| t.startup).unwrap_or(STARTUP),
             scaling: spec.scaling_on().cloned(),
             has_alias: spec.queue_alias.is_some(),
             work,
@@ -256,10 +268,24 @@ pub fn violations(actor: &AsyncActor) -> Vec<String> {
             "timeout.processing must be at least 1 second",
         );
         say(
+            timeout.startup.is_some_and(|n| n < 1),
+            "timeout.startup must be at least 1 second",
+        );
+        say(
             timeout.graceful_shutdown.is_some_and(|n| n < 0),
             "timeout.gracefulShutdown must not be negative",
         );
     }
+    say(
+        spec.concurrency.is_some_and(|n| !(1..=1024).contains(&n)),
+        "concurrency must be a number from 1 to 1024",
+    );
+    say(
+        spec.retry
+            .as_ref()
+            .is_some_and(|retry| retry.attempts.is_some_and(|n| n < 1)),
+        "retry.attempts must be at least 1",
+    );
     if let Some(scaling) = &spec.scaling {
         say(
             scaling.min_replicas.is_some() && scaling.min_replica_count.is_some(),

@@ -478,7 +478,7 @@ impl Config {
             dead_letter: queues.dead_letter,
             prefetch: args.sqs_prefetch.max(self.runtime_concurrency),
             wait: Duration::from_secs(args.sqs_wait_time_seconds.into()),
-            visibility: visibility.clamp(Duration::from_secs(1), LONGEST_VISIBILITY),
+            visibility: visibility.clamp(Duration::from_secs(1), sqs::LONGEST_VISIBILITY),
             create_queues: self.queue_auto_create,
         }
     }
@@ -495,9 +495,6 @@ impl SqsArgs {
         }
     }
 }
-
-/// Longest visibility timeout of SQS: 12 hours.
-const LONGEST_VISIBILITY: Duration = Duration::from_hours(12);
 
 fn actor_name(text: &str) -> Result<String, &'static str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';

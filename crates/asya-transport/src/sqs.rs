@@ -15,6 +15,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::{Backoff, Delivery, Message, PublishError, Transport};
 
+/// Longest visibility timeout of SQS: 12 hours.
+pub const LONGEST_VISIBILITY: Duration = Duration::from_hours(12);
+
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Attempts to delete a processed message. If all fail, it is delivered again.

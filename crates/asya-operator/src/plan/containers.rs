@@ -1,8 +1,9 @@
 //! The two containers: asya-sidecar receives and sends messages, asya-runtime runs the handler.
 
 use std::collections::BTreeMap;
+use std::iter;
 
-use runway_api::async_actor::{RESERVED_VARIABLES, Runtime, Sidecar};
+use runway_api::async_actor::{RESERVED_VARIABLES, Retry, Runtime, Sidecar};
 use runway_asya_transport::queues;
 use serde_json::{Map, Value, json};
 
@@ -118,11 +119,14 @@ fn sidecar_env(
     ]);
     env.extend(request.has_alias.then(|| plain("ASYA_QUEUE_ALIAS", "true")));
     env.extend(is_end(actor).then(|| plain("ASYA_IS_END_ACTOR", "true")));
-    env.push(call_timeout(request));
-    if matches!(meeting, Meeting::Abstract) {
-        // Loading a model can take long, and a sidecar that exits would make its pod unready.
-        env.push(plain("ASYA_RUNTIME_READY_TIMEOUT", "24h"));
-    }
+    env.extend(shared_env(request));
+    // A sidecar that exits would make the pod of a target unready. That of a handler that hangs is ended by the probe of the runtime.
+    let start = match meeting {
+        Meeting::Abstract => "24h".to_owned(),
+        Meeting::Folder => format!("{}s", request.startup.saturating_add(60)),
+    };
+    env.push(plain("ASYA_RUNTIME_READY_TIMEOUT", &start));
+    env.extend(retry_env(&request.retry));
     // Messages in progress must be finished before the pod is killed.
     env.extend(grace.map(|grace| plain("ASYA_DRAIN_TIMEOUT", &format!("{}s", (grace - 5).max(1)))));
     env.push(plain("ASYA_METRICS_ADDR", METRICS_ADDRESS));
@@ -194,18 +198,34 @@ fn meeting_env(request: &Request, meeting: Meeting) -> Value {
     }
 }
 
-/// Time limit of a call. Both containers have it: a runtime whose handler does not return ends soon after the sidecar stops to wait
-/// for it.
-fn call_timeout(request: &Request) -> Value {
-    plain("ASYA_RUNTIME_TIMEOUT", &format!("{}s", request.processing))
+/// What both containers must know: the time limit of a call, because a runtime whose handler does not return ends soon after the
+/// sidecar stops to wait for it, and the number of calls.
+fn shared_env(request: &Request) -> impl Iterator<Item = Value> {
+    let timeout = plain("ASYA_RUNTIME_TIMEOUT", &format!("{}s", request.processing));
+    let concurrency = request
+        .concurrency
+        .map(|count| plain("ASYA_RUNTIME_CONCURRENCY", &count.to_string()));
+    iter::once(timeout).chain(concurrency)
+}
+
+fn retry_env(retry: &Retry) -> impl Iterator<Item = Value> {
+    let seconds = |name: &str, value: Option<i32>| value.map(|value| plain(name, &format!("{value}s")));
+    let attempts = retry
+        .attempts
+        .map(|count| plain("ASYA_RETRY_MAX_ATTEMPTS", &count.to_string()));
+    let pauses = [
+        seconds("ASYA_RETRY_BACKOFF", retry.backoff),
+        seconds("ASYA_RETRY_MAX_BACKOFF", retry.max_backoff),
+    ];
+    attempts.into_iter().chain(pauses.into_iter().flatten())
 }
 
 /// The runtime of a binding. It has no probes: an unready container would remove the pod from the model's Service, which also has
 /// other clients.
 pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str, pod: Surroundings) -> Value {
-    let env = vec![
-        meeting_env(request, Meeting::Abstract),
-        call_timeout(request),
+    let mut env = vec![meeting_env(request, Meeting::Abstract)];
+    env.extend(shared_env(request));
+    env.extend([
         plain("ASYA_HANDLER", &runtime.handler),
         plain(
             "ASYA_HANDLER_MODE",
@@ -219,7 +239,7 @@ pub(super) fn bound_runtime(request: &Request, runtime: &Runtime, url: &str, pod
                 .max(1)
                 .to_string(),
         ),
-    ];
+    ]);
     let python = runtime.python_executable.clone().unwrap_or_else(request::python);
     let resources = runtime.resources.as_ref();
     let mut identity = pod.of_runtime();
@@ -244,7 +264,8 @@ pub(super) fn complete_runtime(container: &mut Map<String, Value>, request: &Req
         "command".to_owned(),
         json!([python, format!("/opt/asya/{}", names::RUNTIME_SCRIPT)]),
     );
-    let mut env = vec![meeting_env(request, Meeting::Folder), call_timeout(request)];
+    let mut env = vec![meeting_env(request, Meeting::Folder)];
+    env.extend(shared_env(request));
     if is_end(&request.name) {
         env.push(plain("ASYA_ENABLE_VALIDATION", "false"));
     }
@@ -264,7 +285,9 @@ pub(super) fn complete_runtime(container: &mut Map<String, Value>, request: &Req
     container
         .entry("terminationMessagePolicy")
         .or_insert_with(|| json!(LAST_WORDS));
-    container.entry("startupProbe").or_insert_with(|| probe(2, 150));
+    container
+        .entry("startupProbe")
+        .or_insert_with(|| probe(2, (request.startup + 1) / 2));
     container.entry("readinessProbe").or_insert_with(|| probe(10, 3));
 }
 

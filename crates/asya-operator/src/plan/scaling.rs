@@ -234,7 +234,10 @@ fn triggers(request: &Request, transport: &Transport, scaling: &Scaling) -> Vec<
 
 /// The trigger of a queue. It counts unacknowledged messages, so that a replica that processes the last message is not removed.
 fn trigger(request: &Request, transport: &Transport, scaling: &Scaling, (name, queue): (&str, &str)) -> Value {
-    let length = scaling.queue_length.unwrap_or(5).to_string();
+    let length = scaling
+        .queue_length
+        .unwrap_or_else(|| request.concurrency.unwrap_or(1).max(5))
+        .to_string();
     let (kind, metadata) = match transport {
         Transport::RabbitMq(rabbit) => {
             let (protocol, port) = match rabbit.management_port() {
