@@ -44,10 +44,13 @@ import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, datetime, timezone
+from datetime import time as clock
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 log = logging.getLogger("asya.runtime")
 
@@ -330,6 +333,67 @@ def _users_traceback(error: BaseException) -> str:
         return type(error).__name__
 
 
+# ----------------------------------------------------------------------------------------------- typed parameters
+
+
+def reader_of(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What makes the handler's argument of a payload: an object of the parameter's type, if it is a dataclass or pydantic's."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = handler if inspect.isroutine(handler) else type(handler).__call__
+    try:
+        hints = get_type_hints(function)
+        parameters = list(inspect.signature(handler).parameters)
+    except Exception:
+        return lambda payload: payload  # without a signature, or with names that exist for type checkers only
+    hint = hints.get(parameters[0]) if parameters else None
+    if not (inspect.isclass(hint) and (is_dataclass(hint) or hasattr(hint, "model_validate"))):
+        return lambda payload: payload
+    return lambda payload: _read_payload(hint, payload)
+
+
+def _read_payload(hint: type, payload: Any) -> Any:
+    try:
+        return _read(hint, payload)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the payload is no `{hint.__name__}`: {error}") from None
+
+
+def _read(hint: Any, value: Any) -> Any:
+    """The value as the type of a field. Other types than those that `plain` writes are not checked."""
+    if get_origin(hint) in (Union, type(int | str)):
+        present = [option for option in get_args(hint) if option is not type(None)]
+        return _read(present[0], value) if value is not None and len(present) == 1 else value
+    if get_origin(hint) is list and isinstance(value, list):
+        return [_read(get_args(hint)[0], item) for item in value]
+    if not inspect.isclass(hint):
+        return value
+    if hasattr(hint, "model_validate"):
+        return hint.model_validate(value)
+    if is_dataclass(hint):
+        return _read_dataclass(hint, value)
+    if issubclass(hint, (datetime, date, clock)) and isinstance(value, str):
+        # Python 3.10 does not parse `Z`.
+        return hint.fromisoformat(value.removesuffix("Z") + "+00:00" if value.endswith("Z") else value)
+    if issubclass(hint, (UUID, Enum)):
+        return hint(value)
+    return value
+
+
+def _read_dataclass(hint: Any, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"it must be an object, not {_kind(value)}")
+    hints = get_type_hints(hint)
+    given = {}
+    for field in fields(hint):
+        if field.init and field.name in value:
+            try:
+                given[field.name] = _read(hints[field.name], value[field.name])
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"`{field.name}`: {error}") from None
+    return hint(**given)
+
+
 # --------------------------------------------------------------------------------------------------------- envelopes
 
 
@@ -522,9 +586,27 @@ def messages(result: Any) -> Iterable[Any]:
     return (result,)
 
 
+def plain(value: Any) -> Any:
+    """A value that JSON does not know, as one that it knows: dataclasses and pydantic models as objects, times in ISO 8601,
+    UUIDs and members of enumerations as their values, arrays and numbers of NumPy as lists and numbers."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return value.model_dump(mode="json")
+    if isinstance(value, (datetime, date, clock)):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a Python `{type(value).__module__}.{type(value).__qualname__}`; convert it, such as to str")
+
+
 def encode(item: Any) -> bytes:
     try:
-        return json.dumps(item, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return json.dumps(item, allow_nan=False, separators=(",", ":"), default=plain).encode("ascii")
     except RecursionError:
         raise ValueError("the result of the handler contains itself, or is nested too deeply for JSON") from None
     except (TypeError, ValueError) as error:
@@ -545,8 +627,10 @@ def _not_json(value: Any, path: str, depth: int = 0) -> str | None:
     elif isinstance(value, (list, tuple)):
         children = ((f"{path}[{index}]", child) for index, child in enumerate(value))
     elif not isinstance(value, (str, int, type(None))):
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        return f"the result of the handler is not valid JSON: `{path}` is a Python `{kind}`; convert it, such as to str"
+        try:
+            children = ((path, plain(value)),)
+        except Exception as error:
+            return f"the result of the handler is not valid JSON: `{path}` is {error}"
     if depth < 64:
         for where, child in children:
             if found := _not_json(child, where, depth + 1):
@@ -560,13 +644,14 @@ class Runner:
     def __init__(self, handler: Callable[[Any], Any], settings: Settings) -> None:
         self.handler = handler
         self.settings = settings
+        self.read = (lambda envelope: envelope) if settings.envelope_mode else reader_of(handler)
 
     def answer(self, body: bytes) -> bytes:
         if not body:
             return b""  # a ping
         try:
             call = Call(body, self.settings)
-            result = self.handler(call.argument)
+            result = self.handler(self.read(call.argument))
             if inspect.isawaitable(result) or isinstance(result, AsyncIterator):
                 asyncio.run(self._drain(call, result))
             else:
@@ -584,7 +669,7 @@ class Runner:
         try:
             call = Call(body, self.settings)
             try:
-                await asyncio.wait_for(self._drain(call, self.handler(call.argument)), call.seconds)
+                await asyncio.wait_for(self._drain(call, self.handler(self.read(call.argument))), call.seconds)
             except (TimeoutError, asyncio.TimeoutError):
                 if call.seconds is not None and (time_left(call.envelope) or 0) <= 0:
                     raise DeadlineExceeded(f"the deadline {call.envelope['deadline']} passed while the handler ran") from None
@@ -1003,6 +1088,8 @@ def main() -> int:
         _log_to_stderr(os.environ.get("ASYA_LOG_LEVEL", ""))
         signal.signal(signal.SIGTERM, _terminate)
         signal.signal(signal.SIGINT, _terminate)
+        if sys.argv[1:] and __package__:
+            return int(importlib.import_module(".local", __package__).main(sys.argv[1:]))
         settings = Settings.from_env(os.environ)
         if not settings.abstract:
             _forget_the_last_run(settings)

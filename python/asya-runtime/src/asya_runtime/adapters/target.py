@@ -112,8 +112,8 @@ class Target:
         version = "/" + rest.lstrip("/").split("/", 1)[0]
         if base.endswith(OPERATIONS):
             raise TargetError(
-                f"ASYA_TARGET_URL is the URL of one operation ({base}): set it to the address of the server, or set the handler "
-                "to asya_runtime.adapters.rest.forward"
+                f"ASYA_TARGET_URL is the URL of one operation ({base}): set it to the address of the server, or set the "
+                "handler to asya_runtime.adapters.rest.forward"
             )
         return base.removesuffix(version) + rest
 
