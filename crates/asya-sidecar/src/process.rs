@@ -1,6 +1,6 @@
 //! Logs, signals and exit code. Does not use `runway-operator`, which depends on a Kubernetes client.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,7 +34,9 @@ fn leave_word(text: &str) {
 }
 
 fn log(config: &Config) {
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(config.log_level.clone());
     let _ = if config.log_json {
         registry.with(lines.json()).try_init()

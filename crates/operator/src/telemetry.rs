@@ -1,5 +1,6 @@
 //! Logs to stderr, as text or JSON.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use kube::config::KubeconfigError;
@@ -24,6 +25,7 @@ pub fn init(args: &LogArgs) {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log)).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     let _ = if args.log_json {
         builder.json().try_init()

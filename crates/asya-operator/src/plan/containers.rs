@@ -25,6 +25,9 @@ pub(super) enum Meeting {
 /// Folder of the socket.
 pub(super) const SOCKET_DIR: &str = "/var/run/asya";
 
+/// Volume for `/tmp` of the runtime, which the public Asya has, too: the file system of its image can be read-only.
+pub(super) const TEMPORARY: &str = "asya-tmp";
+
 /// Files in the folder with the credentials.
 const PASSWORD_FILE: &str = "password";
 const AUTHORITY_FILE: &str = "ca.crt";
@@ -273,6 +276,9 @@ pub(super) fn complete_runtime(container: &mut Map<String, Value>, request: &Req
     container.insert("env".to_owned(), merged(env, &theirs).into());
     let mounts = container.entry("volumeMounts").or_insert_with(|| json!([]));
     if let Some(mounts) = mounts.as_array_mut() {
+        if !mounts.iter().any(|mount| mount["mountPath"] == "/tmp") {
+            mounts.push(json!({"name": TEMPORARY, "mountPath": "/tmp"}));
+        }
         mounts.push(json!({"name": "socket-dir", "mountPath": SOCKET_DIR}));
         mounts.push(json!({
             "name": "asya-runtime", "mountPath": format!("/opt/asya/{}", names::RUNTIME_SCRIPT),

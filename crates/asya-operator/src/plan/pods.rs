@@ -208,6 +208,13 @@ impl Reader<'_> {
                         self.request.namespace
                     ),
                 ),
+                None if said.contains("runAsNonRoot") => (
+                    its_own,
+                    format!(
+                        "cannot start {name}: {said}. Set a USER in its image, by number, or {}",
+                        self.field(name, "securityContext.runAsUser")
+                    ),
+                ),
                 None => (
                     its_own,
                     format!("cannot start {name}: {said}. Check {}", self.field(name, "image")),

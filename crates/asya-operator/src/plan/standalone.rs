@@ -155,6 +155,7 @@ fn template(
     containers.push(sidecar);
     let mut volumes = list(spec.remove("volumes"));
     volumes.push(json!({"name": "socket-dir", "emptyDir": {}}));
+    volumes.push(json!({"name": containers::TEMPORARY, "emptyDir": {}}));
     volumes.push(json!({
         "name": "asya-runtime", "configMap": {"name": names::RUNTIME_CONFIG_MAP, "defaultMode": 0o755},
     }));
