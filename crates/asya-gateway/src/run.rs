@@ -171,6 +171,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 extra_keys: Vec::new(),
                 program: "asya-gateway",
                 prefetch: PREFETCH,
+                at_once: PREFETCH,
                 create_queues: true,
                 quorum: broker.queue_type == settings::QueueType::Quorum,
                 // With the rest of its envelope, an error has the payload of the request, too.
@@ -184,6 +185,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 queue: queues::reply(&args.reply_to),
                 dead_letter: dead_letters(&args),
                 prefetch: PREFETCH,
+                at_once: PREFETCH,
                 wait: Duration::from_secs(broker.wait_time_seconds.into()),
                 visibility: VISIBILITY,
                 create_queues: true,

@@ -95,7 +95,8 @@ pub struct Config {
     /// Longest pause between attempts.
     #[arg(long, env = "ASYA_RETRY_MAX_BACKOFF", value_name = "ASYA_RETRY_MAX_BACKOFF", default_value = "30s", value_parser = duration)]
     pub retry_max_backoff: Duration,
-    /// Largest number of deliveries of a message, if the broker counts them (quorum queues, SQS). 0 means no limit.
+    /// Largest number of deliveries of a message, if the broker counts them (quorum queues, SQS). 0 means no limit. With a prefetch count
+    /// above the concurrency it is at least 2, because the first delivery can have waited for others.
     #[arg(
         long,
         env = "ASYA_MAX_DELIVERIES",
@@ -358,10 +359,22 @@ impl Config {
             max_bytes: usize::try_from(self.max_frame_bytes).unwrap_or(usize::MAX),
             max_attempts: self.retry_max_attempts,
             max_crashes: self.runtime_max_crashes,
-            max_deliveries: self.max_deliveries,
+            max_deliveries: self.most_deliveries(),
             backoff: self.retry_backoff,
             max_backoff: self.retry_max_backoff,
         }
+    }
+
+    /// Largest number of deliveries. The first one can have waited for others until the sidecar ended, so alone it proves no attempt.
+    fn most_deliveries(&self) -> u32 {
+        let can_wait = match self.transport {
+            BrokerKind::RabbitMq => self.rabbitmq.rabbitmq_prefetch > self.runtime_concurrency,
+            BrokerKind::Sqs => self.sqs.sqs_prefetch > self.runtime_concurrency,
+        };
+        if can_wait && self.max_deliveries == 1 {
+            return 2;
+        }
+        self.max_deliveries
     }
 
     /// Names of queues.
@@ -438,6 +451,7 @@ impl Config {
             extra_keys,
             program: "asya-sidecar",
             prefetch: args.rabbitmq_prefetch.max(self.runtime_concurrency),
+            at_once: self.runtime_concurrency,
             create_queues: self.queue_auto_create,
             quorum: false,
             largest: None,
@@ -477,6 +491,7 @@ impl Config {
             queue: queues.of(&self.actor_name),
             dead_letter: queues.dead_letter,
             prefetch: args.sqs_prefetch.max(self.runtime_concurrency),
+            at_once: self.runtime_concurrency,
             wait: Duration::from_secs(args.sqs_wait_time_seconds.into()),
             visibility: visibility.clamp(Duration::from_secs(1), sqs::LONGEST_VISIBILITY),
             create_queues: self.queue_auto_create,

@@ -1,6 +1,6 @@
 //! The sidecar with a real RabbitMQ and a real runtime process. The broker is started once for all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use runway_asya_testbed::pipeline::{Actor, Broker, Incoming};
-use runway_testbed::{RabbitMq, RabbitMqOptions, eventually, free_port};
+use runway_asya_testbed::pipeline::{Actor, Broker, Incoming, Kind};
+use runway_testbed::{Proxy, RabbitMq, RabbitMqOptions, eventually, free_port};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
@@ -130,6 +130,19 @@ async fn messages_pass_through_a_real_rabbitmq() -> Result<()> {
         calls_at_once(&rabbit),
         a_target_that_is_down(&rabbit),
         an_alias(&rabbit),
+    )?;
+    rabbit.stop().await;
+    Ok(())
+}
+
+/// Deliveries to a sidecar that has not begun with them do not count as attempts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_attempts_that_began_are_counted() -> Result<()> {
+    let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
+    tokio::try_join!(
+        lost_connections(&rabbit),
+        a_deadly_message(&rabbit),
+        a_message_that_ends_its_pod(&rabbit),
     )?;
     rabbit.stop().await;
     Ok(())
@@ -978,6 +991,141 @@ async fn a_target_that_is_down(rabbit: &RabbitMq) -> Result<()> {
     assert!(!log.contains("returning"), "{log}");
     server.abort();
     Ok(())
+}
+
+/// A namespace with an actor `a` whose queue is one of the operator, and whose handler records each call.
+struct Recorded<'a> {
+    world: World<'a>,
+    folder: tempfile::TempDir,
+}
+
+impl<'a> Recorded<'a> {
+    const HANDLER: &'static str = r"
+import os
+import time
+
+def take(payload):
+    with open('CALLS', 'a') as file:
+        print(payload['n'], file=file)
+    if payload.get('die'):
+        os._exit(137)
+    time.sleep(payload.get('seconds', 0))
+    return payload
+";
+
+    async fn new(rabbit: &'a RabbitMq, namespace: &'a str) -> Result<Self> {
+        let world = World::new(rabbit, namespace).await?;
+        let (queue, dead) = (world.queue("a"), world.queue("a_dlq"));
+        world.broker.declare_as(&dead, Kind::Quorum).await?;
+        world.broker.declare_limited(&queue, 20, Some(&dead)).await?;
+        let folder = tempfile::tempdir()?;
+        let calls = folder.path().join("calls").display().to_string();
+        let handler = Self::HANDLER.replace("CALLS", &calls);
+        std::fs::write(folder.path().join("recording.py"), handler)?;
+        Ok(Self { world, folder })
+    }
+
+    /// Starts the actor with a prefetch count of 8.
+    async fn actor(&self, url: &str) -> Result<Actor> {
+        let runtime = python_runtime(self.folder.path(), "recording.take", &[]);
+        let environment = [
+            ("ASYA_RABBITMQ_URL", url),
+            ("ASYA_RABBITMQ_PREFETCH", "8"),
+            ("ASYA_MAX_DELIVERIES", "3"),
+        ];
+        self.world.actor_with("a", runtime, &environment).await
+    }
+
+    async fn send(&self, payload: Value) -> Result<()> {
+        self.world.send("a", &message("m", &["a"], payload)).await
+    }
+
+    /// Number of calls with this message.
+    fn calls(&self, number: u64) -> usize {
+        let text = std::fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default();
+        text.lines().filter(|line| **line == number.to_string()).count()
+    }
+
+    /// Waits until these messages have arrived at happy-end, which can have some of them twice, and the actor's queues are empty.
+    async fn finished(&self, numbers: impl Iterator<Item = u64>) -> Result<()> {
+        let mut missing: BTreeSet<u64> = numbers.collect();
+        let mut out = self.world.out("happy-end").await?;
+        while !missing.is_empty() {
+            let answer = next(&mut out).await.with_context(|| format!("missing {missing:?}"))?;
+            missing.remove(&answer["payload"]["n"].as_u64().context("no number")?);
+        }
+        self.world.wait_for("a_dlq", 0).await?;
+        self.world.wait_for("a", 0).await
+    }
+}
+
+/// Messages that wait in a sidecar whose connection is lost were not attempted.
+async fn lost_connections(rabbit: &RabbitMq) -> Result<()> {
+    let recorded = Recorded::new(rabbit, "cut").await?;
+    let (host, port) = rabbit.address();
+    let proxy = Proxy::start((host, port)).await?;
+    let address = proxy.address();
+    let url = format!("amqp://guest:guest@{address}/%2f");
+    let _actor = recorded.actor(&url).await?;
+    for number in 0..12 {
+        recorded.send(json!({"n": number, "seconds": 1})).await?;
+    }
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        proxy.cut();
+    }
+    recorded.finished(0..12).await?;
+    recorded.world.wait_for("error-end", 0).await
+}
+
+/// A message that ends its runtime fails alone: those that wait beside it were not attempted.
+async fn a_deadly_message(rabbit: &RabbitMq) -> Result<()> {
+    let recorded = Recorded::new(rabbit, "deadly").await?;
+    let mut actor = recorded.actor(&rabbit.url()).await?;
+    recorded.send(json!({"n": 0, "seconds": 1})).await?;
+    recorded.send(json!({"n": 1, "die": true})).await?;
+    for number in 2..10 {
+        recorded.send(json!({"n": number})).await?;
+    }
+    let mut errors = recorded.world.out("error-end").await?;
+    for _ in 0..600 {
+        // The kubelet waits before it restarts a container that ended.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        actor.revive_runtime()?;
+        if recorded.calls(9) > 0 {
+            break;
+        }
+    }
+    let error = next(&mut errors).await?;
+    assert_eq!(error["payload"]["original_payload"]["n"], 1, "{error}");
+    assert_eq!(recorded.calls(1), 3);
+    recorded.finished((0..10).filter(|number| *number != 1)).await?;
+    recorded.world.wait_for("error-end", 0).await
+}
+
+/// A message that ends the sidecar, or its node, during the call: these attempts count, and the messages that wait beside it do not.
+async fn a_message_that_ends_its_pod(rabbit: &RabbitMq) -> Result<()> {
+    let recorded = Recorded::new(rabbit, "pod").await?;
+    let mut actor = recorded.actor(&rabbit.url()).await?;
+    recorded.send(json!({"n": 0, "seconds": 1})).await?;
+    for number in 1..12 {
+        let seconds = if number == 1 { 2 } else { 0 };
+        recorded.send(json!({"n": number, "seconds": seconds})).await?;
+    }
+    for attempt in 1..=3 {
+        eventually(PATIENCE, async || {
+            ensure!(recorded.calls(1) == attempt);
+            Ok(())
+        })
+        .await?;
+        actor.kill_sidecar()?;
+    }
+    let error = next(&mut recorded.world.out("error-end").await?).await?;
+    assert_eq!(error["payload"]["error"], "too_many_deliveries", "{error}");
+    assert_eq!(error["payload"]["original_payload"]["n"], 1, "{error}");
+    recorded.finished((0..12).filter(|number| *number != 1)).await?;
+    assert_eq!(recorded.calls(1), 3);
+    recorded.world.wait_for("error-end", 0).await
 }
 
 /// An address for a server. Connections from this machine never get its port.

@@ -1,6 +1,6 @@
 //! The sidecar with a server that implements the SQS protocol, and a real runtime process. All tests share the server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -112,6 +112,7 @@ async fn messages_pass_through_an_sqs_server() -> Result<()> {
         ended_in_order(&server),
         a_dead_runtime(&server),
         a_queue_without_permission(&server),
+        a_message_that_ends_its_pod(&server),
     )?;
     Ok(())
 }
@@ -264,6 +265,44 @@ async fn killed_at_work(server: &Sqs) -> Result<()> {
         duplicates <= 30,
         "{duplicates} duplicates by 3 kills of at most 10 messages"
     );
+    Ok(())
+}
+
+/// A message that ends the sidecar during the call: these attempts count, and the messages that wait beside it do not.
+async fn a_message_that_ends_its_pod(server: &Sqs) -> Result<()> {
+    let world = World::new(server, "pod").await?;
+    let environment = [
+        ("ASYA_SQS_VISIBILITY_TIMEOUT", "3"),
+        ("ASYA_SQS_PREFETCH", "8"),
+        ("ASYA_MAX_DELIVERIES", "3"),
+    ];
+    let mut actor = world.actor("first", &environment).await?;
+    let payload = json!({"do": "wait", "file": actor.folder().join("never")});
+    world
+        .send("first", &message("deadly", &["first"], payload), &[])
+        .await?;
+    for number in 0..7 {
+        world
+            .send("first", &message("m", &["first"], json!(number)), &[])
+            .await?;
+    }
+    let mut failed = None;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        if let Ok((error, _)) = world.next("error-end", Duration::from_secs(1)).await {
+            failed = Some(error);
+            break;
+        }
+        actor.kill_sidecar()?;
+    }
+    let error = failed.context("the message is delivered for ever")?;
+    ensure!(error["payload"]["error"] == "too_many_deliveries", "{error}");
+    ensure!(error["id"] == "deadly", "{error}");
+    let mut missing: BTreeSet<u64> = (0..7).collect();
+    while !missing.is_empty() {
+        let (envelope, _) = world.next("happy-end", PATIENCE).await?;
+        missing.remove(&envelope["payload"].as_u64().context("no number")?);
+    }
     Ok(())
 }
 

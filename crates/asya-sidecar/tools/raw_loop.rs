@@ -42,6 +42,7 @@ async fn main() {
         extra_keys: Vec::new(),
         program: "asya-raw-loop",
         prefetch,
+        at_once: prefetch,
         create_queues: false,
         quorum: false,
         largest: None,

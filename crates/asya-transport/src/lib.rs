@@ -34,12 +34,18 @@ pub struct Delivery<R> {
     pub headers: Headers,
     /// Reason why the transport headers cannot be read. The message is then rejected.
     pub unreadable: Option<&'static str>,
-    /// Number of deliveries including this one; `None` if the broker does not count them.
+    /// Number of deliveries including this one; `None` if the broker does not count them. Except for the first, a message is delivered
+    /// when a caller waits for it, so these deliveries are attempts.
     pub deliveries: Option<u32>,
     /// User who published it, if the publisher said so: the broker has verified it.
     pub user: Option<String>,
     /// Data with which the transport settles it.
     pub receipt: R,
+}
+
+/// Whether a message was delivered before, by the broker's count.
+fn is_redelivered(deliveries: Option<u32>) -> bool {
+    deliveries.is_some_and(|count| count > 1)
 }
 
 /// Text headers beside the message.

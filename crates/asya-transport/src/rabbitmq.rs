@@ -11,6 +11,7 @@ mod session;
 mod tags;
 mod wire;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Backoff, Delivery, Message, PublishError, Transport, with_cause};
+use crate::{Backoff, Delivery, Message, PublishError, Transport, is_redelivered, with_cause};
 use confirms::Published;
 use session::Session;
 
@@ -58,6 +59,9 @@ pub struct Config {
     pub program: &'static str,
     /// Prefetch count: largest number of unacknowledged messages.
     pub prefetch: u16,
+    /// Number of messages that are processed at once. The rest of the prefetch count is used only while the broker redelivers no
+    /// message, so that a redelivered one does not wait here for others, whose fate it would share.
+    pub at_once: u16,
     /// Whether to create the queues if they do not exist.
     pub create_queues: bool,
     /// Whether queues are created as quorum queues.
@@ -105,6 +109,7 @@ impl Config {
             extra_keys: Vec::new(),
             program: "script",
             prefetch: 10,
+            at_once: 10,
             create_queues: false,
             quorum: false,
             largest: None,
@@ -124,11 +129,79 @@ impl fmt::Debug for Config {
 /// The transport.
 #[derive(Debug)]
 pub struct RabbitMq {
-    deliveries: Mutex<mpsc::UnboundedReceiver<Delivery<Receipt>>>,
+    received: Mutex<Received>,
     session: watch::Receiver<Option<Arc<Session>>>,
-    /// Whether to consume.
-    consuming: Arc<AtomicBool>,
+    demand: Arc<Demand>,
     stopping: CancellationToken,
+}
+
+/// Whether a session consumes when it is opened.
+#[derive(Debug)]
+struct Demand {
+    /// Whether receiving is not paused.
+    consuming: AtomicBool,
+    /// Number of callers that wait for a delivery. While there are none, a message that is delivered again would only wait.
+    idle: AtomicUsize,
+}
+
+impl Demand {
+    fn is_paused(&self) -> bool {
+        !self.consuming.load(Ordering::SeqCst)
+    }
+
+    fn exists(&self) -> bool {
+        !self.is_paused() && self.idle.load(Ordering::SeqCst) > 0
+    }
+
+    /// Counts a caller that waits, until the returned value is dropped.
+    fn wait(&self) -> impl Drop + Send + '_ {
+        struct Idle<'a>(&'a AtomicUsize);
+        impl Drop for Idle<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.idle.fetch_add(1, Ordering::SeqCst);
+        Idle(&self.idle)
+    }
+}
+
+/// Deliveries that no caller has yet. Redelivered ones come first.
+#[derive(Debug)]
+struct Received {
+    incoming: mpsc::UnboundedReceiver<Delivery<Receipt>>,
+    again: VecDeque<Delivery<Receipt>>,
+    new: VecDeque<Delivery<Receipt>>,
+}
+
+impl Received {
+    fn add(&mut self, delivery: Delivery<Receipt>) {
+        if is_redelivered(delivery.deliveries) {
+            self.again.push_back(delivery);
+        } else {
+            self.new.push_back(delivery);
+        }
+    }
+
+    /// The next delivery. Those of an ended session are dropped, because the broker delivers them again.
+    fn next(&mut self) -> Option<Delivery<Receipt>> {
+        while let Ok(delivery) = self.incoming.try_recv() {
+            self.add(delivery);
+        }
+        loop {
+            let delivery = self.again.pop_front().or_else(|| self.new.pop_front())?;
+            if !delivery.receipt.session.dead.is_cancelled() {
+                return Some(delivery);
+            }
+        }
+    }
+
+    /// Returns all of them to the queue.
+    fn give_back(&mut self) {
+        while let Some(delivery) = self.next() {
+            delivery.receipt.session.give_back(delivery.receipt.tag);
+        }
+    }
 }
 
 /// Data with which a delivery is settled.
@@ -152,19 +225,26 @@ impl RabbitMq {
         let (deliveries_in, deliveries) = mpsc::unbounded_channel();
         let (session_in, session) = watch::channel(None);
         let stopping = CancellationToken::new();
-        let consuming = Arc::new(AtomicBool::new(true));
+        let demand = Arc::new(Demand {
+            consuming: AtomicBool::new(true),
+            idle: AtomicUsize::new(0),
+        });
         let keeper = Keeper {
             config,
             deliveries: deliveries_in,
             current: session_in,
-            consuming: Arc::clone(&consuming),
+            demand: Arc::clone(&demand),
             stopping: stopping.clone(),
         };
         tokio::spawn(keeper.run());
         Self {
-            deliveries: Mutex::new(deliveries),
+            received: Mutex::new(Received {
+                incoming: deliveries,
+                again: VecDeque::new(),
+                new: VecDeque::new(),
+            }),
             session,
-            consuming,
+            demand,
             stopping,
         }
     }
@@ -196,7 +276,7 @@ struct Keeper {
     config: Config,
     deliveries: mpsc::UnboundedSender<Delivery<Receipt>>,
     current: watch::Sender<Option<Arc<Session>>>,
-    consuming: Arc<AtomicBool>,
+    demand: Arc<Demand>,
     stopping: CancellationToken,
 }
 
@@ -206,21 +286,24 @@ impl Keeper {
             config,
             deliveries,
             current,
-            consuming,
+            demand,
             stopping,
         } = self;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         // The broker reports its limit when it closes a session; the next session respects it.
         let largest = Arc::new(AtomicUsize::new(usize::MAX));
         while !stopping.is_cancelled() {
-            let opened = Session::open(&config, &deliveries, &largest, consuming.load(Ordering::Relaxed));
+            let opened = Session::open(&config, &deliveries, &largest, demand.exists());
             match tokio::time::timeout(CONNECT_PATIENCE, opened).await {
                 Ok(Ok((session, running))) => {
-                    let is_paused = !consuming.load(Ordering::Relaxed);
-                    tracing::info!(queue = config.queue, is_paused, "consuming");
+                    tracing::info!(queue = config.queue, is_paused = demand.is_paused(), "consuming");
                     current.send_replace(Some(Arc::clone(&session)));
                     // It may have changed in the meantime.
-                    session.consume(consuming.load(Ordering::Relaxed));
+                    if demand.is_paused() {
+                        session.consume(false);
+                    } else if demand.exists() {
+                        session.consume(true);
+                    }
                     running.run().await;
                     if stopping.is_cancelled() {
                         return;
@@ -255,22 +338,27 @@ impl Transport for RabbitMq {
     type Receipt = Receipt;
 
     async fn receive(&self) -> Option<Delivery<Receipt>> {
-        let mut deliveries = self.deliveries.lock().await;
+        let _idle = self.demand.wait();
+        let mut received = self.received.lock().await;
         loop {
-            let delivery = tokio::select! {
-                biased;
-                () = self.stopping.cancelled() => break,
-                delivery = deliveries.recv() => delivery?,
-            };
-            // Deliveries of an ended session are delivered again.
-            if !delivery.receipt.session.dead.is_cancelled() {
+            if self.stopping.is_cancelled() {
+                received.give_back();
+                return None;
+            }
+            if let Some(delivery) = received.next() {
                 return Some(delivery);
             }
+            if self.demand.exists()
+                && let Some(session) = self.current()
+            {
+                session.consume(true);
+            }
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => {}
+                delivery = received.incoming.recv() => received.add(delivery?),
+            }
         }
-        while let Ok(delivery) = deliveries.try_recv() {
-            self.give_back(delivery.receipt).await;
-        }
-        None
     }
 
     async fn publish(&self, source: Option<&Receipt>, message: &Message<'_>) -> Result<(), PublishError> {
@@ -300,18 +388,18 @@ impl Transport for RabbitMq {
     }
 
     async fn pause(&self) {
-        self.consuming.store(false, Ordering::Relaxed);
+        self.demand.consuming.store(false, Ordering::SeqCst);
         if let Some(session) = self.current() {
             session.consume(false);
         }
-        let mut deliveries = self.deliveries.lock().await;
-        while let Ok(delivery) = deliveries.try_recv() {
-            self.give_back(delivery.receipt).await;
+        // A caller that waits for a delivery has it, and then there is none to return.
+        if let Ok(mut received) = self.received.try_lock() {
+            received.give_back();
         }
     }
 
     async fn resume(&self) {
-        self.consuming.store(true, Ordering::Relaxed);
+        self.demand.consuming.store(true, Ordering::SeqCst);
         if let Some(session) = self.current()
             && !self.stopping.is_cancelled()
         {

@@ -303,8 +303,8 @@ pub struct DeadLetters {
     /// Whether each queue has a dead-letter queue. Defaults to true.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// Deliveries after which a message goes to error-end, or, if its next delivery fails as well, to the dead-letter queue. Defaults
-    /// to 3. Not counted by classic queues of RabbitMQ.
+    /// Attempts after which a message goes to error-end. Defaults to 3. Not counted by classic queues of RabbitMQ. The broker moves a message
+    /// to the dead-letter queue after at least 20 returns, which need not be attempts.
     #[serde(default = "three")]
     pub max_retry_count: u32,
     /// Retention of dead letters in days. Defaults to no limit on RabbitMQ, 14 on SQS.

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::{Backoff, Delivery, Message, PublishError, Transport};
+use crate::{Backoff, Delivery, Message, PublishError, Transport, is_redelivered};
 
 /// Longest visibility timeout of SQS: 12 hours.
 pub const LONGEST_VISIBILITY: Duration = Duration::from_hours(12);
@@ -38,6 +38,9 @@ pub struct Config {
     pub dead_letter: String,
     /// Largest number of received messages, including those in progress.
     pub prefetch: u16,
+    /// Number of messages that are processed at once. More are received only while SQS redelivers none, so that a redelivered one does
+    /// not wait here for others, whose fate it would share.
+    pub at_once: u16,
     /// Time of one long poll.
     pub wait: Duration,
     /// Visibility timeout.
@@ -187,15 +190,20 @@ impl Receiver {
         let url = url.ok_or_else(missing)?;
         tracing::info!(queue = self.config.queue, "consuming");
         self.connected.store(true, Ordering::Relaxed);
+        let mut looks_ahead = false;
         loop {
-            let Some(mut slots) = self.free_slots().await else {
+            let Some(mut slots) = self.free_slots(looks_ahead).await else {
                 return Ok(());
             };
             let most = u8::try_from(slots.len()).unwrap_or(u8::MAX);
             // Not cancelled at the stop, because its messages would stay hidden.
             let client = &self.queues.client;
             let messages = client.receive(&url, most, self.config.wait, self.config.visibility);
-            for message in messages.await.map_err(reported)? {
+            let messages = messages.await.map_err(reported)?;
+            if !messages.is_empty() {
+                looks_ahead = !messages.iter().any(|message| is_redelivered(message.deliveries()));
+            }
+            for message in messages {
                 let Some(slot) = slots.pop() else { break };
                 let delivery = self.delivery(&url, message, slot);
                 if self.stopping.is_cancelled() || !*self.taking.borrow() {
@@ -208,9 +216,13 @@ impl Receiver {
     }
 
     /// Number of messages to receive, at least one, while receiving is not paused. `None` after the stop.
-    async fn free_slots(&self) -> Option<Vec<OwnedSemaphorePermit>> {
+    async fn free_slots(&self, looks_ahead: bool) -> Option<Vec<OwnedSemaphorePermit>> {
         let mut taking = self.taking.clone();
+        let ahead = self.config.prefetch.saturating_sub(self.config.at_once.max(1));
+        let reserved = if looks_ahead { 0 } else { ahead };
+        let mut reserve = None;
         let first = async {
+            reserve = Some(self.slots.acquire_many(reserved.into()).await.ok()?);
             let first = Arc::clone(&self.slots).acquire_owned().await.ok()?;
             taking.wait_for(|taking| *taking).await.ok()?;
             Some(first)
@@ -220,7 +232,9 @@ impl Receiver {
             () = self.stopping.cancelled() => return None,
         };
         let further = std::iter::from_fn(|| Arc::clone(&self.slots).try_acquire_owned().ok());
-        Some(std::iter::once(first).chain(further.take(MOST_AT_ONCE - 1)).collect())
+        let slots = std::iter::once(first).chain(further.take(MOST_AT_ONCE - 1)).collect();
+        drop(reserve);
+        Some(slots)
     }
 
     fn delivery(&self, url: &Arc<str>, message: runway_sqs::Message, slot: OwnedSemaphorePermit) -> Delivery<Receipt> {

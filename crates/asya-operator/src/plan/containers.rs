@@ -140,7 +140,8 @@ fn sidecar_env(
     env.extend(
         dead_letters
             .enabled
-            .then(|| plain("ASYA_MAX_DELIVERIES", &dead_letters.max_retry_count.to_string())),
+            // 0 would mean no limit.
+            .then(|| plain("ASYA_MAX_DELIVERIES", &dead_letters.max_retry_count.max(1).to_string())),
     );
     env.extend(match transport {
         Transport::RabbitMq(rabbit) => rabbit_env(rabbit, namespace),

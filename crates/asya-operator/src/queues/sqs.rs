@@ -17,6 +17,9 @@ const DAY: u32 = 24 * 60 * 60;
 const LONGEST_RETENTION: u32 = 14;
 /// Highest `maxReceiveCount` of SQS.
 const MOST_RECEIVES: u32 = 1000;
+/// Smallest limit of receives of a message. SQS also counts messages that only waited in a sidecar that ended; the sidecar counts
+/// attempts (`ASYA_MAX_DELIVERIES`).
+const FEWEST_RECEIVES: u32 = 20;
 
 /// Region with a client for the current credentials.
 pub(super) struct Sqs {
@@ -71,7 +74,10 @@ impl Sqs {
                 };
                 let arn = client.queue_arn(&url).await.map_err(refused)?;
                 // The sidecar reports a message that was received once more than allowed.
-                let receives = dlq.max_retry_count.saturating_add(1).clamp(1, MOST_RECEIVES);
+                let receives = dlq
+                    .max_retry_count
+                    .saturating_add(1)
+                    .clamp(FEWEST_RECEIVES, MOST_RECEIVES);
                 let policy = json!({"deadLetterTargetArn": arn, "maxReceiveCount": receives});
                 attributes.insert("RedrivePolicy", policy.to_string());
             }

@@ -23,9 +23,12 @@ use super::wire::{
     self, Error, Frame, Header, Stream, Wire, encode, encode_message, next_frame, read_more, short, write_or_flush,
 };
 use super::{Config, ExchangeKind, Kept, Receipt};
-use crate::{Delivery, Headers, Message, PublishError, queues, with_cause};
+use crate::{Delivery, Headers, Message, PublishError, is_redelivered, queues, with_cause};
 
+/// Consumer of as many messages as are processed at once.
 const CONSUMER: &str = "asya";
+/// Consumer of those that wait, while none is delivered again.
+const AHEAD: &str = "asya-ahead";
 const GOODBYE_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait of an acknowledgement for other frames, because each write wakes the broker.
 const ACKNOWLEDGE_WITHIN: Duration = Duration::from_millis(5);
@@ -47,6 +50,10 @@ pub(super) struct Session {
     frame_max: u32,
     /// Largest message that the broker accepts in bytes, if known.
     largest: Arc<AtomicUsize>,
+    /// Number of messages that are processed at once.
+    at_once: u16,
+    /// Number of further messages that can wait.
+    ahead: u16,
     /// Number of acknowledgements that are sent without waiting, before the prefetch count is exhausted.
     few: usize,
     outbox: Mutex<Outbox>,
@@ -75,6 +82,8 @@ struct Outbox {
     confirms: Confirms,
     /// Whether the broker sends messages.
     consumes: bool,
+    /// Whether it also sends those that have to wait.
+    looks_ahead: bool,
     /// Whether the outbox is closed.
     over: bool,
 }
@@ -116,13 +125,9 @@ impl Session {
         wire.ask(publishing, AMQPClass::Confirm(select)).await?;
         let tap = open_tap(&mut wire, config).await?;
         let consuming = wire.channel().await?;
-        let qos = basic::Qos {
-            prefetch_count: config.prefetch,
-            global: false,
-        };
-        wire.ask(consuming, AMQPClass::Basic(basic::AMQPMethod::Qos(qos)))
-            .await?;
+        let at_once = config.at_once.min(config.prefetch);
         if consumes {
+            wire.ask(consuming, prefetch(at_once)).await?;
             let consume = basic::Consume {
                 queue: short(&config.queue)?,
                 consumer_tag: short(CONSUMER)?,
@@ -145,6 +150,8 @@ impl Session {
             tap,
             frame_max: wire.frame_max,
             largest: Arc::clone(largest),
+            at_once,
+            ahead: config.prefetch - at_once,
             few: usize::from(config.prefetch) / 4,
             outbox: Mutex::new(outbox),
             queue: short(&config.queue)?,
@@ -270,22 +277,52 @@ impl Session {
             return;
         }
         outbox.consumes = wanted;
-        let method = if wanted {
-            basic::AMQPMethod::Consume(basic::Consume {
-                queue: self.queue.clone(),
-                consumer_tag: CONSUMER.into(),
-                nowait: true,
-                ..basic::Consume::default()
-            })
+        if wanted {
+            self.start(&mut outbox, CONSUMER, self.at_once);
         } else {
-            basic::AMQPMethod::Cancel(basic::Cancel {
-                consumer_tag: CONSUMER.into(),
-                nowait: true,
-            })
-        };
-        outbox.say(self.consuming, AMQPClass::Basic(method));
+            self.cancel(&mut outbox, CONSUMER);
+            if std::mem::take(&mut outbox.looks_ahead) {
+                self.cancel(&mut outbox, AHEAD);
+            }
+        }
         drop(outbox);
         self.wake.notify_one();
+    }
+
+    /// Starts or cancels the consumer of messages that have to wait. Those that are on their way are kept.
+    fn look_ahead(&self, wanted: bool) {
+        let mut outbox = self.outbox.lock();
+        if self.ahead == 0 || outbox.looks_ahead == wanted || !outbox.consumes {
+            return;
+        }
+        outbox.looks_ahead = wanted;
+        if wanted {
+            self.start(&mut outbox, AHEAD, self.ahead);
+        } else {
+            self.cancel(&mut outbox, AHEAD);
+        }
+        drop(outbox);
+        self.wake.notify_one();
+    }
+
+    /// The prefetch count is that of consumers that are started after it (RabbitMQ, "Consumer Prefetch").
+    fn start(&self, outbox: &mut Outbox, consumer: &str, count: u16) {
+        outbox.say(self.consuming, prefetch(count));
+        let consume = basic::Consume {
+            queue: self.queue.clone(),
+            consumer_tag: consumer.into(),
+            nowait: true,
+            ..basic::Consume::default()
+        };
+        outbox.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Consume(consume)));
+    }
+
+    fn cancel(&self, outbox: &mut Outbox, consumer: &str) {
+        let cancel = basic::Cancel {
+            consumer_tag: consumer.into(),
+            nowait: true,
+        };
+        outbox.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Cancel(cancel)));
     }
 
     fn consumes(&self) -> bool {
@@ -516,7 +553,7 @@ impl Running {
                 let confirms = &mut self.session.outbox.lock().confirms;
                 confirms.settle(nack.delivery_tag, nack.multiple, false);
             }
-            basic::AMQPMethod::CancelOk(_) => {}
+            basic::AMQPMethod::CancelOk(_) | basic::AMQPMethod::QosOk(_) => {}
             // The queue was deleted. The next session creates it.
             basic::AMQPMethod::Cancel(_) => {
                 tracing::warn!("RabbitMQ cancelled the consumer: the queue was deleted");
@@ -579,6 +616,7 @@ impl Running {
                 let properties = header.properties.as_ref();
                 let table = properties.ok().and_then(|properties| properties.headers().as_ref());
                 let (headers, deliveries) = read_headers(table);
+                self.session.look_ahead(!is_redelivered(deliveries));
                 let delivery = Delivery {
                     body: body.into(),
                     headers,
@@ -604,6 +642,14 @@ impl Running {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// Sets the prefetch count of consumers that are started next.
+fn prefetch(count: u16) -> AMQPClass {
+    AMQPClass::Basic(basic::AMQPMethod::Qos(basic::Qos {
+        prefetch_count: count,
+        global: false,
+    }))
 }
 
 /// Address of the broker with the current password.
