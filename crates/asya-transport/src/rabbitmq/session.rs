@@ -262,12 +262,8 @@ impl Session {
     }
 
     fn refuse(&self, tag: u64, requeue: bool) {
-        let nack = basic::Nack {
-            delivery_tag: tag,
-            multiple: false,
-            requeue,
-        };
-        self.say(self.consuming, AMQPClass::Basic(basic::AMQPMethod::Nack(nack)));
+        self.outbox.lock().refuse(self.consuming, tag, requeue);
+        self.wake.notify_one();
     }
 
     /// Starts or cancels the consumer, if it is not in this state. Messages that are on their way return to the queue.
@@ -365,6 +361,17 @@ impl Outbox {
         if let Err(error) = encode(&AMQPFrame::Method(channel, method), self.frames.tail()) {
             tracing::error!(%error, "cannot send a frame to RabbitMQ");
         }
+    }
+
+    fn refuse(&mut self, channel: u16, tag: u64, requeue: bool) {
+        let nack = basic::Nack {
+            delivery_tag: tag,
+            multiple: false,
+            requeue,
+        };
+        self.say(channel, AMQPClass::Basic(basic::AMQPMethod::Nack(nack)));
+        // After the frame: an acknowledgement of all tags up to a later one follows it.
+        self.acknowledged.refused(tag);
     }
 
     fn acknowledge(&mut self, channel: u16) {
@@ -826,6 +833,16 @@ mod tests {
         let fixed = "PRECONDITION_FAILED - message size 536870913 is larger than max size 536870912";
         assert_eq!(largest_message(fixed), Some(536_870_912));
         assert_eq!(largest_message("NOT_FOUND - no exchange 'max size 3'"), None);
+    }
+
+    #[test]
+    fn later_messages_are_acknowledged_together_after_a_returned_one() {
+        let mut outbox = Outbox::default();
+        outbox.refuse(1, 1, true);
+        for tag in [2, 3, 4] {
+            outbox.acknowledged.add(tag);
+        }
+        assert_eq!(outbox.acknowledged.take(), [(4, true)]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 pub(super) struct Tags {
     /// All tags up to here are settled.
     settled: u64,
-    /// Settled tags above `done`.
+    /// Settled tags above `settled`.
     above: BTreeSet<u64>,
     /// Settled tags that are not acknowledged yet.
     untold: BTreeSet<u64>,
@@ -20,6 +20,18 @@ impl Tags {
         self.untold.insert(tag);
     }
 
+    /// Marks a delivery as settled that is not acknowledged, because it was returned or rejected.
+    pub(super) fn refused(&mut self, tag: u64) {
+        self.above.insert(tag);
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        while self.above.remove(&(self.settled + 1)) {
+            self.settled += 1;
+        }
+    }
+
     /// Number of settled deliveries that are not acknowledged yet.
     pub(super) fn untold(&self) -> usize {
         self.untold.len()
@@ -27,9 +39,7 @@ impl Tags {
 
     /// Acknowledgements to send: one tag for all up to it, and single ones.
     pub(super) fn take(&mut self) -> Vec<(u64, bool)> {
-        while self.above.remove(&(self.settled + 1)) {
-            self.settled += 1;
-        }
+        self.advance();
         let alone = self.untold.split_off(&(self.settled + 1));
         let together = std::mem::take(&mut self.untold);
         let mut acks = Vec::new();
@@ -57,6 +67,21 @@ mod tests {
         let mut tags = Tags::default();
         assert_eq!(reported(&mut tags, &[1]), [(1, false)]);
         assert_eq!(reported(&mut tags, &[2, 4, 3]), [(4, true)]);
+    }
+
+    #[test]
+    fn returned_messages_take_no_memory_and_leave_acknowledgements_together() {
+        let mut tags = Tags::default();
+        assert_eq!(reported(&mut tags, &[1]), [(1, false)]);
+        tags.refused(2);
+        assert_eq!(reported(&mut tags, &[3, 4]), [(4, true)]);
+        tags.refused(6);
+        assert_eq!(reported(&mut tags, &[7]), [(7, false)], "5 is in progress");
+        assert_eq!(reported(&mut tags, &[5]), [(5, false)]);
+        for tag in 8..1000 {
+            tags.refused(tag);
+        }
+        assert_eq!((tags.take(), tags.above.len()), (vec![], 0));
     }
 
     #[test]
