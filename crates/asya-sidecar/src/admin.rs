@@ -46,7 +46,7 @@ pub fn serve(address: SocketAddr, metrics: Arc<Metrics>, is_ready: impl Fn() -> 
             } else {
                 (
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "cannot reach the runtime or the broker",
+                    "cannot reach the runtime or the broker, or may not send messages",
                 )
                     .into_response()
             }

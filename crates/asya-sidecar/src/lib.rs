@@ -137,13 +137,16 @@ async fn run_on<T: Transport>(
     Ok(())
 }
 
-/// Serves metrics, and whether the runtime is ready and the broker can be reached.
+/// Serves metrics, and whether the runtime is ready and the broker can be reached and accepts messages.
 fn serve_admin<T: Transport>(config: &Config, metrics: &Arc<Metrics>, running: Arc<OnceLock<Arc<Shared<T>>>>) {
     if !config.metrics_enabled {
         return;
     }
     let is_ready = move || {
-        let is_ready = |shared: &Arc<Shared<T>>| shared.transport.is_connected() && shared.metrics.not_ready.get() == 0;
+        let is_ready = |shared: &Arc<Shared<T>>| {
+            let Metrics { not_ready, blocked, .. } = &*shared.metrics;
+            shared.transport.is_connected() && not_ready.get() == 0 && blocked.get() == 0
+        };
         running.get().is_some_and(is_ready)
     };
     admin::serve(config.metrics_addr, Arc::clone(metrics), is_ready);

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub not_ready: Gauge,
     /// Connections to a runtime that is still busy with a call that timed out.
     pub hung: Gauge,
+    /// Messages whose results the user may not send.
+    pub blocked: Gauge,
     /// Messages received and not settled yet.
     pub active: Gauge,
     processing: Histogram,
@@ -132,6 +134,7 @@ impl Metrics {
             returned: Family::default(),
             not_ready: Gauge::default(),
             hung: Gauge::default(),
+            blocked: Gauge::default(),
             active: Gauge::default(),
             processing: seconds(),
             execution: seconds(),
@@ -180,6 +183,11 @@ impl Metrics {
             "runtime_hung",
             "Connections to a runtime that is still busy with a call that timed out, and has to be restarted",
             metrics.hung.clone(),
+        );
+        registry.register(
+            "sending_blocked",
+            "Messages whose results wait because the broker does not let the user of the sidecar send them. While there are any, no messages are received",
+            metrics.blocked.clone(),
         );
         registry.register(
             "active_messages",

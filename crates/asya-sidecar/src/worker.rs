@@ -299,10 +299,27 @@ async fn settle<T: Transport>(shared: &Shared<T>, delivery: Delivery<T::Receipt>
 struct Lost;
 
 /// Sends a message. If its queue does not accept it, sends it to error-end, then to the dead-letter queue, until one accepts it.
+/// Receiving pauses as long as the user may not send it.
 async fn send<T: Transport>(
     shared: &Shared<T>,
     delivery: &Delivery<T::Receipt>,
+    message: Outgoing,
+) -> Result<(), Lost> {
+    let mut is_blocked = false;
+    let sent = send_to_any(shared, delivery, message, &mut is_blocked).await;
+    if is_blocked {
+        tracing::info!("sending messages again");
+        shared.metrics.blocked.dec();
+        shared.gate.unblock(&shared.transport).await;
+    }
+    sent
+}
+
+async fn send_to_any<T: Transport>(
+    shared: &Shared<T>,
+    delivery: &Delivery<T::Receipt>,
     mut message: Outgoing,
+    is_blocked: &mut bool,
 ) -> Result<(), Lost> {
     let none = Headers::new();
     let mut headers = &delivery.headers;
@@ -322,6 +339,11 @@ async fn send<T: Transport>(
         };
         let why = error.to_string();
         tracing::error!(queue, why, "cannot send a message");
+        if matches!(error, PublishError::Forbidden(_)) && !std::mem::replace(is_blocked, true) {
+            tracing::warn!("receiving no messages until their results can be sent");
+            shared.metrics.blocked.inc();
+            shared.gate.block(&shared.transport).await;
+        }
         let no_reply = matches!(error, PublishError::NoQueue(_)) && matches!(message.to, Destination::Reply(_));
         let undeliverable = |reported| plan::undeliverable(&shared.actor, message.kind, no_reply, reported, &why);
         let instead = match error {
@@ -335,7 +357,10 @@ async fn send<T: Transport>(
                     Kind::ErrorEnd | Kind::DeadLetter => continue,
                 }
             }
-            PublishError::HeadersTooLarge(_) | PublishError::Lost | PublishError::Refused(_) => None,
+            PublishError::HeadersTooLarge(_)
+            | PublishError::Lost
+            | PublishError::Refused(_)
+            | PublishError::Forbidden(_) => None,
         };
         if let Some(instead) = instead {
             shared.metrics.failed(match instead.kind {

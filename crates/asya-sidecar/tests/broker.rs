@@ -8,6 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
+use runway_asya_sidecar::transport::management::Management;
+use runway_asya_sidecar::transport::settings;
+use runway_asya_sidecar::transport::tenants::{Credentials, Permissions};
 use runway_asya_testbed::pipeline::{Actor, Broker, Incoming, Kind};
 use runway_testbed::{Proxy, RabbitMq, RabbitMqOptions, eventually, free_port};
 use serde_json::{Value, json};
@@ -177,8 +180,10 @@ async fn too_large_response_for_the_broker_goes_to_error_end_once() -> Result<()
     world.send("a", &message("m", &["a"], json!("the next one"))).await?;
     assert_eq!(next(&mut out).await?["payload"], "the next one");
     world.wait_for("a", 0).await?;
-    let lost = actor.sidecar_log().matches("lost the connection to RabbitMQ").count();
-    assert_eq!(lost, 1, "the broker says it once, and it is remembered");
+    let log = actor.sidecar_log();
+    assert!(!log.contains("lost the connection to RabbitMQ"), "{log}");
+    let refused = log.matches("larger than configured max size").count();
+    assert_eq!(refused, 1, "the broker says it once, and it is remembered: {log}");
     rabbit.stop().await;
     Ok(())
 }
@@ -895,18 +900,7 @@ async fn a_hung_runtime(rabbit: &RabbitMq) -> Result<()> {
         ("ASYA_METRICS_ADDR", &*address),
     ];
     let mut actor = world.actor_with("a", runtime, &variables).await?;
-    let probe = async |status: &str| {
-        eventually(PATIENCE, async || {
-            let mut stream = tokio::net::TcpStream::connect(&address).await?;
-            let request = "GET /runtimez HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n";
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await?;
-            ensure!(answer.contains(status), "{answer}");
-            Ok(())
-        })
-        .await
-    };
+    let probe = async |status: &str| answers(&address, "/runtimez", status).await;
     probe("200 OK").await?;
     for payload in ["hang", "next"] {
         world.send("a", &message("m", &["a"], json!(payload))).await?;
@@ -1027,12 +1021,17 @@ def take(payload):
 
     /// Starts the actor with a prefetch count of 8.
     async fn actor(&self, url: &str) -> Result<Actor> {
+        self.actor_with(url, &[]).await
+    }
+
+    async fn actor_with(&self, url: &str, further: &[(&str, &str)]) -> Result<Actor> {
         let runtime = python_runtime(self.folder.path(), "recording.take", &[]);
         let environment = [
             ("ASYA_RABBITMQ_URL", url),
             ("ASYA_RABBITMQ_PREFETCH", "8"),
             ("ASYA_MAX_DELIVERIES", "3"),
         ];
+        let environment = [&environment[..], further].concat();
         self.world.actor_with("a", runtime, &environment).await
     }
 
@@ -1057,6 +1056,84 @@ def take(payload):
         self.world.wait_for("a_dlq", 0).await?;
         self.world.wait_for("a", 0).await
     }
+}
+
+/// Results wait while the user of the sidecar may not send them, and no message is processed twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn results_are_kept_while_the_user_may_not_send_them() -> Result<()> {
+    let options = RabbitMqOptions {
+        management: true,
+        ..RabbitMqOptions::default()
+    };
+    let rabbit = RabbitMq::start(options).await?;
+    let recorded = Recorded::new(&rabbit, "revoked").await?;
+    let secrets = tempfile::tempdir()?;
+    let url = permit_writing(&rabbit, secrets.path(), "^$").await?;
+    let address = free_address()?.to_string();
+    let metrics = [("ASYA_METRICS_ENABLED", "true"), ("ASYA_METRICS_ADDR", &*address)];
+    let further = [
+        &metrics[..],
+        &[("ASYA_QUEUE_AUTO_CREATE", "false"), ("ASYA_RABBITMQ_EXCHANGE", "")],
+    ]
+    .concat();
+    let actor = recorded.actor_with(&url, &further).await?;
+    for number in 0..12 {
+        recorded.send(json!({"n": number})).await?;
+    }
+    says(&actor, "receiving no messages until their results can be sent").await?;
+    answers(&address, "/readyz", "503 Service Unavailable").await?;
+    answers(&address, "/metrics", "sending_blocked ").await?;
+    // The result is sent again in vain, and what was not begun is back in the queue.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let ready = recorded.world.broker.ready(&recorded.world.queue("a")).await?;
+    ensure!(ready >= 4, "{ready} messages are in the queue");
+    permit_writing(&rabbit, secrets.path(), ".*").await?;
+    recorded.finished(0..12).await?;
+    recorded.world.wait_for("error-end", 0).await?;
+    answers(&address, "/readyz", "200 OK").await?;
+    let calls: Vec<usize> = (0..12).map(|number| recorded.calls(number)).collect();
+    assert_eq!(calls, [1; 12]);
+    rabbit.stop().await;
+    Ok(())
+}
+
+/// Gives the user `team` the right to read everything, and to write what this pattern matches. Returns its URL.
+async fn permit_writing(rabbit: &RabbitMq, secrets: &Path, write: &str) -> Result<String> {
+    let (host, port) = rabbit.address();
+    let secret = json!({"name": "guest", "key": "password"});
+    std::fs::create_dir_all(secrets.join("guest"))?;
+    std::fs::write(secrets.join("guest/password"), "guest")?;
+    let broker =
+        json!({"host": host, "port": port, "managementPort": rabbit.management_port(), "passwordSecretRef": secret});
+    let broker: settings::RabbitMq = serde_json::from_value(broker)?;
+    let tenants = json!({"username": "guest", "passwordSecretRef": secret, "keySecretRef": secret});
+    let tenants: settings::Tenants = serde_json::from_value(tenants)?;
+    let management = Management::of_tenants(&broker, &tenants, secrets)?.context("no API")?;
+    let credentials = Credentials {
+        username: "team".to_owned(),
+        password: "secret".to_owned(),
+    };
+    let permissions = Permissions {
+        configure: "^$".to_owned(),
+        write: write.to_owned(),
+        read: ".*".to_owned(),
+    };
+    management.ensure_user("/", &credentials, &permissions).await?;
+    Ok(format!("amqp://team:secret@{host}:{port}/%2f"))
+}
+
+/// Waits until a server answers a GET with this text.
+async fn answers(address: &str, path: &str, text: &str) -> Result<()> {
+    eventually(PATIENCE, async || {
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        ensure!(answer.contains(text), "{answer}");
+        Ok(())
+    })
+    .await
 }
 
 /// Messages that wait in a sidecar whose connection is lost were not attempted.

@@ -82,6 +82,9 @@ pub enum PublishError {
     /// The broker rejected the message. A later attempt may succeed.
     #[error("{0}")]
     Refused(String),
+    /// The broker closed the channel, for example because the user has no permission to write. A later attempt may succeed.
+    #[error("the broker refuses messages of this user: {0}; check its permission to write, and the exchange")]
+    Forbidden(String),
 }
 
 /// A broker.
@@ -106,7 +109,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Returns a message to the queue.
     fn give_back(&self, receipt: Self::Receipt) -> impl Future<Output = ()> + Send;
 
-    /// Pauses receiving, and returns received messages that [`Transport::receive`] has not passed on.
+    /// Pauses receiving, and returns received messages that [`Transport::receive`] has not passed on. Callers may wait in it.
     fn pause(&self) -> impl Future<Output = ()> + Send;
 
     /// Resumes receiving.

@@ -67,6 +67,15 @@ impl Confirms {
         }
     }
 
+    /// Notifies all publishers that the broker closed the channel, for the reason that `why` returns. Numbers begin again on the next
+    /// channel.
+    pub(super) fn restart(&mut self, why: impl Fn() -> PublishError) {
+        for (_, answer) in std::mem::take(self).waiting {
+            // The publisher may have given up.
+            let _ = answer.send(Err(why()));
+        }
+    }
+
     /// Notifies all publishers that the connection is lost.
     pub(super) fn forget(&mut self) {
         self.waiting.clear();
@@ -136,6 +145,19 @@ mod tests {
         assert_eq!(reported(&mut sent), ".+");
         sent.confirms.settle(9, true, true);
         assert_eq!(reported(&mut sent), "+x");
+    }
+
+    #[test]
+    fn closed_channel_notifies_all_publishers_and_numbers_begin_again() {
+        let mut sent = sent(2);
+        sent.confirms.returned(2);
+        sent.confirms.restart(|| PublishError::Forbidden("closed".to_owned()));
+        assert_eq!(reported(&mut sent), "--");
+        let (answer, mut reported) = oneshot::channel();
+        assert_eq!(sent.confirms.next_number(), 1);
+        sent.confirms.add(answer);
+        sent.confirms.settle(1, false, true);
+        assert!(matches!(reported.try_recv(), Ok(Ok(Published::Routed))));
     }
 
     #[test]

@@ -266,6 +266,29 @@ impl Session {
         self.wake.notify_one();
     }
 
+    /// Opens the publishing channel again, which the broker closed for this reason. Messages in progress are kept, and their publishers
+    /// decide when to try again.
+    fn open_again(&self, why: &str) {
+        let largest = largest_message(why);
+        if let Some(largest) = largest {
+            self.largest.store(largest, Ordering::Relaxed);
+        }
+        let mut outbox = self.outbox.lock();
+        let closed = channel::AMQPMethod::CloseOk(channel::CloseOk {});
+        outbox.say(self.publishing, AMQPClass::Channel(closed));
+        let open = channel::AMQPMethod::Open(channel::Open {});
+        outbox.say(self.publishing, AMQPClass::Channel(open));
+        let select = confirm::AMQPMethod::Select(confirm::Select { nowait: true });
+        outbox.say(self.publishing, AMQPClass::Confirm(select));
+        outbox.confirms.restart(|| match largest {
+            // The message that is too large is recognized when it is published again.
+            Some(_) => PublishError::Refused(why.to_owned()),
+            None => PublishError::Forbidden(why.to_owned()),
+        });
+        drop(outbox);
+        self.wake.notify_one();
+    }
+
     /// Starts or cancels the consumer, if it is not in this state. Messages that are on their way return to the queue.
     pub(super) fn consume(&self, wanted: bool) {
         let mut outbox = self.outbox.lock();
@@ -517,11 +540,14 @@ impl Running {
                     self.session.say(on, AMQPClass::Channel(closed));
                     return Ok(ControlFlow::Continue(()));
                 }
-                if let Some(largest) = largest_message(close.reply_text.as_str()) {
-                    self.session.largest.store(largest, Ordering::Relaxed);
+                if on == self.session.publishing {
+                    self.contents.remove(&on);
+                    self.session.open_again(close.reply_text.as_str());
+                    return Ok(ControlFlow::Continue(()));
                 }
                 return Err(wire::refused(&close.reply_text));
             }
+            AMQPClass::Channel(channel::AMQPMethod::OpenOk(_)) => {}
             AMQPClass::Channel(channel::AMQPMethod::Flow(flow)) => {
                 let done = channel::FlowOk { active: flow.active };
                 let done = AMQPClass::Channel(channel::AMQPMethod::FlowOk(done));
@@ -680,7 +706,7 @@ fn connection_name(config: &Config) -> String {
 }
 
 /// Largest message that a broker accepts, from the error with which it closes a channel (RabbitMQ 3.8 to 4.1, `check_msg_size` in
-/// rabbit_channel.erl). The too large message is then rejected when it is sent again.
+/// rabbit_channel.erl).
 fn largest_message(reply: &str) -> Option<usize> {
     let (_, sizes) = reply.split_once("message size ")?;
     sizes.rsplit_once(" max size ")?.1.trim().parse().ok()
