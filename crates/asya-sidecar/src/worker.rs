@@ -66,6 +66,8 @@ enum Handled {
     Send(Results),
     /// Return the message to the queue, and pause for this time.
     Return(Duration),
+    /// The broker delivers the message again.
+    Lost,
 }
 
 /// Results of a message.
@@ -106,6 +108,9 @@ pub async fn work<T: Transport>(shared: Arc<Shared<T>>, mut caller: Caller) {
                     settling.metrics.active.dec();
                     settling.metrics.settled(started.elapsed());
                 });
+            }
+            Handled::Lost => {
+                shared.metrics.active.dec();
             }
             Handled::Return(pause) => {
                 // First, so that the broker gives the message to another replica.
@@ -184,6 +189,9 @@ async fn handle<T: Transport>(
     loop {
         if !is_soon_ready(shared, caller).await {
             return Handled::Return(Duration::ZERO);
+        }
+        if shared.transport.is_lost(&delivery.receipt) {
+            return Handled::Lost;
         }
         let admission = match delivery.unreadable {
             Some(why) => Admission::Refuse(plan::unreadable(actor, body, why)),

@@ -138,14 +138,15 @@ async fn messages_pass_through_a_real_rabbitmq() -> Result<()> {
     Ok(())
 }
 
-/// Deliveries to a sidecar that has not begun with them do not count as attempts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_attempts_that_began_are_counted() -> Result<()> {
+async fn only_attempts_that_began_are_counted_and_no_work_is_thrown_away() -> Result<()> {
     let rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;
     tokio::try_join!(
         lost_connections(&rabbit),
         a_deadly_message(&rabbit),
         a_message_that_ends_its_pod(&rabbit),
+        a_deleted_queue(&rabbit),
+        a_retry_of_a_lost_delivery(&rabbit),
     )?;
     rabbit.stop().await;
     Ok(())
@@ -1004,6 +1005,8 @@ def take(payload):
     if payload.get('die'):
         os._exit(137)
     time.sleep(payload.get('seconds', 0))
+    if payload.get('fail'):
+        raise ValueError('requested')
     return payload
 ";
 
@@ -1139,10 +1142,8 @@ async fn answers(address: &str, path: &str, text: &str) -> Result<()> {
 /// Messages that wait in a sidecar whose connection is lost were not attempted.
 async fn lost_connections(rabbit: &RabbitMq) -> Result<()> {
     let recorded = Recorded::new(rabbit, "cut").await?;
-    let (host, port) = rabbit.address();
-    let proxy = Proxy::start((host, port)).await?;
-    let address = proxy.address();
-    let url = format!("amqp://guest:guest@{address}/%2f");
+    let proxy = Proxy::start(rabbit.address()).await?;
+    let url = format!("amqp://guest:guest@{}/%2f", proxy.address());
     let _actor = recorded.actor(&url).await?;
     for number in 0..12 {
         recorded.send(json!({"n": number, "seconds": 1})).await?;
@@ -1178,6 +1179,45 @@ async fn a_deadly_message(rabbit: &RabbitMq) -> Result<()> {
     assert_eq!(recorded.calls(1), 3);
     recorded.finished((0..10).filter(|number| *number != 1)).await?;
     recorded.world.wait_for("error-end", 0).await
+}
+
+/// The results of messages that a sidecar has are sent, although their queue is deleted in the meantime. The sidecar creates it again.
+async fn a_deleted_queue(rabbit: &RabbitMq) -> Result<()> {
+    let recorded = Recorded::new(rabbit, "deleted").await?;
+    let _actor = recorded.actor(&rabbit.url()).await?;
+    let queue = recorded.world.queue("a");
+    recorded.send(json!({"n": 0})).await?;
+    for number in 1..4 {
+        recorded.send(json!({"n": number, "seconds": 2})).await?;
+    }
+    eventually(PATIENCE, async || {
+        ensure!(recorded.calls(1) == 1 && recorded.world.broker.ready(&queue).await? == 0);
+        Ok(())
+    })
+    .await?;
+    recorded.world.broker.delete(&queue).await?;
+    eventually(PATIENCE, async || recorded.world.broker.ready(&queue).await.map(drop)).await?;
+    recorded.send(json!({"n": 4})).await?;
+    recorded.finished(0..5).await?;
+    let calls: Vec<usize> = (0..5).map(|number| recorded.calls(number)).collect();
+    assert_eq!(calls, [1; 5]);
+    Ok(())
+}
+
+/// A message whose connection is lost during the pause before a retry is called again by the next delivery only.
+async fn a_retry_of_a_lost_delivery(rabbit: &RabbitMq) -> Result<()> {
+    let recorded = Recorded::new(rabbit, "retry").await?;
+    let proxy = Proxy::start(rabbit.address()).await?;
+    let url = format!("amqp://guest:guest@{}/%2f", proxy.address());
+    let retry = [("ASYA_RETRY_MAX_ATTEMPTS", "2"), ("ASYA_RETRY_BACKOFF", "4s")];
+    let actor = recorded.actor_with(&url, &retry).await?;
+    recorded.send(json!({"n": 0, "fail": true})).await?;
+    says(&actor, "retrying").await?;
+    proxy.cut();
+    let error = next(&mut recorded.world.out("error-end").await?).await?;
+    assert_eq!(error["payload"]["details"]["attempts"], 2, "{error}");
+    assert_eq!(recorded.calls(0), 3);
+    recorded.finished(0..0).await
 }
 
 /// A message that ends the sidecar, or its node, during the call: these attempts count, and the messages that wait beside it do not.

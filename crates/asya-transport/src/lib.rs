@@ -106,6 +106,9 @@ pub trait Transport: Send + Sync + 'static {
     /// Acknowledges a message.
     fn acknowledge(&self, receipt: Self::Receipt) -> impl Future<Output = ()> + Send;
 
+    /// Whether the broker delivers a message again, whatever becomes of this delivery.
+    fn is_lost(&self, receipt: &Self::Receipt) -> bool;
+
     /// Returns a message to the queue.
     fn give_back(&self, receipt: Self::Receipt) -> impl Future<Output = ()> + Send;
 

@@ -190,7 +190,7 @@ impl Received {
         }
         loop {
             let delivery = self.again.pop_front().or_else(|| self.new.pop_front())?;
-            if !delivery.receipt.session.dead.is_cancelled() {
+            if !delivery.receipt.is_lost() {
                 return Some(delivery);
             }
         }
@@ -204,12 +204,33 @@ impl Received {
     }
 }
 
-/// Data with which a delivery is settled.
+/// Data with which a delivery is settled. Its session does not end before it is dropped, unless the connection is lost.
 #[derive(Debug)]
 pub struct Receipt {
     tag: u64,
     session: Arc<Session>,
     kept: Kept,
+}
+
+impl Receipt {
+    fn new(tag: u64, session: &Arc<Session>, kept: Kept) -> Self {
+        session.hold();
+        Self {
+            tag,
+            session: Arc::clone(session),
+            kept,
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.session.dead.is_cancelled()
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        self.session.release();
+    }
 }
 
 /// Properties that the messages sent for a delivery get.
@@ -304,7 +325,12 @@ impl Keeper {
                     } else if demand.exists() {
                         session.consume(true);
                     }
-                    running.run().await;
+                    // A session whose consumer is cancelled continues until the messages in progress are settled.
+                    let mut ended = tokio::spawn(running.run());
+                    let is_lost = tokio::select! {
+                        _ = &mut ended => true,
+                        () = session.cancelled.cancelled() => false,
+                    };
                     if stopping.is_cancelled() {
                         return;
                     }
@@ -313,7 +339,11 @@ impl Keeper {
                         backoff.reset();
                     }
                     current.send_replace(None);
-                    tracing::warn!("lost the connection to RabbitMQ; unacknowledged messages will be delivered again");
+                    if is_lost {
+                        tracing::warn!(
+                            "lost the connection to RabbitMQ; unacknowledged messages will be delivered again"
+                        );
+                    }
                 }
                 Ok(Err(error)) => {
                     let why = with_cause(&error);
@@ -381,6 +411,10 @@ impl Transport for RabbitMq {
 
     async fn acknowledge(&self, receipt: Receipt) {
         receipt.session.acknowledge(receipt.tag);
+    }
+
+    fn is_lost(&self, receipt: &Receipt) -> bool {
+        receipt.is_lost()
     }
 
     async fn give_back(&self, receipt: Receipt) {

@@ -339,6 +339,11 @@ impl Transport for Sqs {
         tracing::error!("cannot delete a processed message; it will be delivered again");
     }
 
+    /// SQS does not report it.
+    fn is_lost(&self, _: &Receipt) -> bool {
+        false
+    }
+
     async fn give_back(&self, receipt: Receipt) {
         give_back(&self.queues.client, receipt).await;
     }

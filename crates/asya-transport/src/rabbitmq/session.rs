@@ -61,6 +61,10 @@ pub(super) struct Session {
     settled: AtomicBool,
     /// Notified when the outbox gets a frame.
     wake: Notify,
+    /// Number of deliveries that are not settled.
+    held: AtomicUsize,
+    /// Cancelled when the broker cancels the consumer. The session then ends with the last delivery.
+    pub(super) cancelled: CancellationToken,
     /// Cancelled when the connection ends.
     pub(super) dead: CancellationToken,
 }
@@ -157,6 +161,8 @@ impl Session {
             queue: short(&config.queue)?,
             settled: AtomicBool::new(false),
             wake: Notify::new(),
+            held: AtomicUsize::new(0),
+            cancelled: CancellationToken::new(),
             dead: CancellationToken::new(),
         });
         let running = Running {
@@ -237,6 +243,22 @@ impl Session {
             self.wake.notify_one();
         }
         published
+    }
+
+    /// Counts a delivery until [`Session::release`].
+    pub(super) fn hold(&self) {
+        self.held.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn release(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+        if self.cancelled.is_cancelled() {
+            self.wake.notify_one();
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.cancelled.is_cancelled() && self.held.load(Ordering::Relaxed) == 0
     }
 
     /// Whether a message was acknowledged through this connection.
@@ -488,6 +510,9 @@ impl Running {
                 }
             }
             let idle = out.is_empty();
+            if idle && session.is_finished() {
+                return Ok(());
+            }
             tokio::select! {
                 more = read_more(&mut self.wire.reader, &mut self.wire.input) => {
                     more?;
@@ -587,10 +612,13 @@ impl Running {
                 confirms.settle(nack.delivery_tag, nack.multiple, false);
             }
             basic::AMQPMethod::CancelOk(_) | basic::AMQPMethod::QosOk(_) => {}
-            // The queue was deleted. The next session creates it.
+            // The queue was deleted. The next session creates it, and this one sends the results of the messages in progress, because the
+            // broker does not deliver them again.
             basic::AMQPMethod::Cancel(_) => {
-                tracing::warn!("RabbitMQ cancelled the consumer: the queue was deleted");
-                return Ok(ControlFlow::Break(()));
+                if !self.session.cancelled.is_cancelled() {
+                    tracing::warn!("RabbitMQ cancelled the consumer: the queue was deleted");
+                    self.session.cancelled.cancel();
+                }
             }
             other => return Err(wire::unexpected(&AMQPClass::Basic(other))),
         }
@@ -656,11 +684,7 @@ impl Running {
                     unreadable: properties.err().copied(),
                     deliveries,
                     user: properties.ok().and_then(user),
-                    receipt: Receipt {
-                        tag,
-                        session: Arc::clone(&self.session),
-                        kept: properties.map(kept).unwrap_or_default(),
-                    },
+                    receipt: Receipt::new(tag, &self.session, properties.map(kept).unwrap_or_default()),
                 };
                 // The receiver is closed. The broker delivers the message again after the connection ends.
                 if self.deliveries.send(delivery).is_err() {
