@@ -3,9 +3,12 @@
 //! Read [`admit`] (before the call of the runtime), then [`decide`] (after it), then [`undeliverable`] (a message that no
 //! queue accepts). Implements `docs/reference/asya-protocol.md` sections 2 and 4.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -505,6 +508,9 @@ struct ErrorPayload<'a> {
     details: &'a Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     original_payload: Option<&'a RawValue>,
+    /// Encoding of the payload, if it is a whole message that is not text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original_encoding: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -529,10 +535,9 @@ fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts
         message.set("route", envelope::owned(&route));
     }
 
-    let whole_text = || body.map(|body| envelope::owned(&String::from_utf8_lossy(body)));
-    let original = match &parsed {
-        Some(object) => object.get("payload").map(std::borrow::Cow::Borrowed),
-        None => whole_text(),
+    let (original, encoding) = match &parsed {
+        Some(object) => (object.get("payload").map(Cow::Borrowed), None),
+        None => body.map(whole).unzip(),
     };
     let mut details = failure.details.clone();
     details.insert("actor".to_owned(), Value::String(actor.name.clone()));
@@ -541,6 +546,7 @@ fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts
         error: &failure.code,
         details: &details,
         original_payload: original.as_deref(),
+        original_encoding: encoding.flatten(),
     };
     message.set("payload", envelope::owned(&payload));
     let reply_to = parsed
@@ -555,6 +561,14 @@ fn error_message(actor: &Actor, body: Option<&[u8]>, failure: &Failure, attempts
         kind: Kind::ErrorEnd,
         body: Some(message.to_bytes()),
         index: 0,
+    }
+}
+
+/// A message that is not an envelope, as a JSON string, and the encoding of the string if the message is not text.
+fn whole(body: &[u8]) -> (Cow<'_, RawValue>, Option<&'static str>) {
+    match std::str::from_utf8(body) {
+        Ok(text) => (envelope::owned(text), None),
+        Err(_) => (envelope::owned(&STANDARD.encode(body)), Some("base64")),
     }
 }
 

@@ -281,12 +281,21 @@ fn malformed_messages_go_to_error_end_once() {
         assert!(!error["id"].as_str().expect("an id").is_empty());
         assert!(!error["route"]["actors"].as_array().expect("a route").is_empty());
     }
-    assert_eq!(refused(b"not json")["payload"]["original_payload"], "not json");
+    let payload = refused(b"not json")["payload"].take();
+    assert_eq!(payload["original_payload"], "not json");
+    assert!(payload.get("original_encoding").is_none());
     assert_eq!(
         refused(b"not json")["id"],
         refused(b"not json")["id"],
         "the same for the same message"
     );
+}
+
+#[test]
+fn bytes_of_a_message_that_is_not_text_arrive_at_error_end() {
+    let payload = refused(b"\xff\xfe{}")["payload"].take();
+    assert_eq!(payload["original_payload"], "//57fQ==");
+    assert_eq!(payload["original_encoding"], "base64");
 }
 
 #[test]

@@ -8,6 +8,8 @@ use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::IntoResponse;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -148,8 +150,11 @@ struct Whole {
     #[serde(flatten)]
     listed: Listed,
     headers: serde_json::Map<String, serde_json::Value>,
-    /// The message: JSON, or its text if it is not JSON.
+    /// The message: JSON, or a string if it is not JSON.
     message: Box<RawValue>,
+    /// Encoding of this string, if the message is not text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<&'static str>,
 }
 
 impl Listed {
@@ -168,13 +173,21 @@ impl Whole {
     fn of(letter: &DeadLetter) -> Self {
         let body = letter.body.as_deref().unwrap_or_default();
         let headers = letter.headers.iter();
-        let text = || to_raw_value(&String::from_utf8_lossy(body)).unwrap_or_default();
+        let (message, encoding) = match (serde_json::from_slice(body), std::str::from_utf8(body)) {
+            (Ok(json), _) => (json, None),
+            (Err(_), Ok(text)) => (to_raw_value(text).unwrap_or_default(), None),
+            (Err(_), Err(_)) => {
+                let encoded = STANDARD.encode(body);
+                (to_raw_value(&encoded).unwrap_or_default(), Some("base64"))
+            }
+        };
         Self {
             listed: Listed::of(letter),
             headers: headers
                 .map(|(name, value)| (name.clone(), value.as_str().into()))
                 .collect(),
-            message: serde_json::from_slice(body).unwrap_or_else(|_| text()),
+            message,
+            encoding,
         }
     }
 }
@@ -377,4 +390,27 @@ impl Api {
 
 fn invalid(text: impl Into<String>) -> Refused {
     Refused::new(StatusCode::BAD_REQUEST, "invalid", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_letter_is_shown_as_json_text_or_base64() {
+        let shown = |body: &'static [u8]| {
+            let letter = DeadLetter {
+                body: Some(Bytes::from_static(body)),
+                size: 1,
+                headers: Vec::new(),
+                reason: None,
+                since: None,
+            };
+            let whole = serde_json::to_value(Whole::of(&letter)).unwrap();
+            (whole["message"].clone(), whole.get("encoding").cloned())
+        };
+        assert_eq!(shown(b"{\"a\":1}"), (serde_json::json!({"a": 1}), None));
+        assert_eq!(shown(b"no json"), ("no json".into(), None));
+        assert_eq!(shown(b"\xff\xfe{}"), ("//57fQ==".into(), Some("base64".into())));
+    }
 }
