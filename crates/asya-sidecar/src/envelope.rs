@@ -23,6 +23,11 @@ impl<'a> Object<'a> {
         self.0.iter().rfind(|(name, _)| name == key).map(|(_, value)| &**value)
     }
 
+    /// Keys and values, in order.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &RawValue)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
     /// Replaces a value in place, or appends it.
     pub fn set(&mut self, key: &'static str, value: Cow<'a, RawValue>) {
         let place = self.0.iter().position(|(name, _)| name == key);

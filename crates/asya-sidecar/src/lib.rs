@@ -7,6 +7,7 @@
 //! | [`worker`] | processing of a message |
 //! | [`plan`] | decisions; pure |
 //! | [`envelope`] | the message; keeps unknown fields |
+//! | [`lenient`] | values of a runtime's error, whatever its JSON contains |
 //! | [`runtime`] | frames to and from the handler runtime |
 //! | [`gate`] | pauses receiving while the runtime is not ready |
 //! | [`alias`] | moves messages that arrive under the name of the public Asya |
@@ -22,6 +23,7 @@ pub mod config;
 pub mod crashes;
 pub mod envelope;
 pub mod gate;
+pub mod lenient;
 pub mod metrics;
 pub mod plan;
 pub mod process;

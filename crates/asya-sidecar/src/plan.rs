@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::envelope::{self, Envelope, Object, Route};
+use crate::lenient;
 
 /// The actor of this sidecar.
 #[derive(Clone, Debug)]
@@ -403,19 +404,15 @@ fn route_of<'a>(item: &Object<'a>) -> Result<Route<'a>, String> {
 
 /// Parses an error item: an object with a non-empty `error`.
 fn reported(item: &Object<'_>) -> Option<Failure> {
-    let error: Value = serde_json::from_str(item.get("error")?.get()).ok()?;
-    let code = match error {
+    let code = match lenient::value(item.get("error")?) {
         Value::Null => return None,
         Value::String(code) if code.is_empty() => return None,
         Value::String(code) => code,
         other => other.to_string(),
     };
-    let details = item
-        .get("details")
-        .and_then(|raw| serde_json::from_str::<Map<String, Value>>(raw.get()).ok());
     Some(Failure {
         code,
-        details: details.unwrap_or_default(),
+        details: item.get("details").map(lenient::members).unwrap_or_default(),
     })
 }
 

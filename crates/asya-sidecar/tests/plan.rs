@@ -225,6 +225,41 @@ fn malformed_response_is_an_error() {
     }
 }
 
+/// The code and the details of the error envelope for this response.
+fn failure_of(answer: &str) -> (Value, Value) {
+    let outcome = Outcome::Answer(answer.as_bytes().to_vec());
+    let outgoing = sent(handled(&actor(), &policy(), message().to_string().as_bytes(), &outcome));
+    let mut error = json_of(&outgoing[0]);
+    (error["payload"]["error"].take(), error["payload"]["details"].take())
+}
+
+#[test]
+fn error_with_a_lone_surrogate_keeps_its_details() {
+    let (code, details) = failure_of(
+        r#"[{"error": "odd \udfff", "details": {"message": "a \ud800 b \ud83d\ude00 \\ud800", "type": "ValueError", "traceback": "\udc80", "tries": 3}}]"#,
+    );
+    assert_eq!(code, r"odd \udfff");
+    assert_eq!(details["message"], "a \\ud800 b \u{1f600} \\ud800");
+    assert_eq!(
+        (&details["type"], &details["traceback"], &details["tries"]),
+        (&json!("ValueError"), &json!(r"\udc80"), &json!(3))
+    );
+}
+
+#[test]
+fn details_that_are_no_object_are_the_message_of_an_error() {
+    for (details, message) in [
+        (r#""out of memory""#, "out of memory"),
+        ("[1, 2]", "[1,2]"),
+        (r#"{"message": "fine", "large": 1e999}"#, "fine"),
+    ] {
+        let (code, found) = failure_of(&format!(r#"[{{"error": "odd", "details": {details}}}]"#));
+        assert_eq!((code, &found["message"]), (json!("odd"), &json!(message)), "{details}");
+    }
+    let (_, found) = failure_of(r#"[{"error": "odd", "details": null}]"#);
+    assert_eq!(found, json!({"actor": "b", "attempts": 1}));
+}
+
 #[test]
 fn malformed_messages_go_to_error_end_once() {
     for (body, code, hint) in [

@@ -153,6 +153,7 @@ def fail(payload):
         "interrupt": KeyboardInterrupt(),
         "empty": RuntimeError(),
         "long": ValueError("\u00e9" * 1_000_000),
+        "surrogate": ValueError("file caf\udce9"),
         "base": type("Rare", (BaseException,), {})("rare"),
     }
     if payload == "unprintable":

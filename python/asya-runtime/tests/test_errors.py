@@ -17,6 +17,7 @@ from harness import envelope, error_of
         ("interrupt", "KeyboardInterrupt", "KeyboardInterrupt"),
         ("empty", "RuntimeError", "RuntimeError"),
         ("base", "Rare", "rare"),
+        ("surrogate", "ValueError", r"file caf\udce9"),
         ("unprintable", "Unprintable", "cannot be made"),
         ("recursion", "RecursionError", "maximum recursion depth"),
     ],

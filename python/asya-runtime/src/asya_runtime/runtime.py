@@ -316,9 +316,14 @@ def _one_line(error: BaseException) -> str:
 
 def _text_of(error: BaseException) -> str:
     try:
-        return str(error)[:LONGEST_TEXT]
+        return _unicode(str(error)[:LONGEST_TEXT])
     except Exception:
         return "(the text of this error cannot be made)"
+
+
+def _unicode(text: str) -> str:
+    """The text with lone surrogates, such as those of file names that are not UTF-8, as `\\udce9`: JSON cannot represent them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _users_traceback(error: BaseException) -> str:
@@ -328,7 +333,7 @@ def _users_traceback(error: BaseException) -> str:
     while frame is not None and frame.tb_frame.f_code.co_filename in ours:
         frame = frame.tb_next
     try:
-        return "".join(traceback.format_exception(type(error), error, frame))[-LONGEST_TEXT:]
+        return _unicode("".join(traceback.format_exception(type(error), error, frame))[-LONGEST_TEXT:])
     except Exception:
         return type(error).__name__
 
