@@ -173,6 +173,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 prefetch: PREFETCH,
                 at_once: PREFETCH,
                 create_queues: true,
+                ends: Vec::new(),
                 quorum: broker.queue_type == settings::QueueType::Quorum,
                 // With the rest of its envelope, an error has the payload of the request, too.
                 largest: Some(2 * args.largest_result as u64),
@@ -189,6 +190,7 @@ pub async fn run(process: Process, args: Args) -> Result<(), Error> {
                 wait: Duration::from_secs(broker.wait_time_seconds.into()),
                 visibility: VISIBILITY,
                 create_queues: true,
+                ends: Vec::new(),
             })?;
             run_on(process, &args, transport, operated, None).await
         }

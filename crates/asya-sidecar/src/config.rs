@@ -14,7 +14,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::plan::{Actor, Policy};
 use crate::runtime::Address;
-use crate::transport::queues::Queues;
+use crate::transport::queues::{Pair, Queues};
 use crate::transport::{rabbitmq, sqs};
 
 /// Passes messages from the queue of an actor to its handler runtime, and the results to the next actor.
@@ -410,6 +410,13 @@ impl Config {
         }
     }
 
+    /// Queues of the ends of routes, without that of this actor.
+    fn ends(&self, queues: &Queues) -> Vec<Pair> {
+        let ends = [&self.actor_happy_end, &self.actor_error_end].into_iter();
+        let others = ends.filter(|end| **end != self.actor_name);
+        others.map(|end| queues.pair(end)).collect()
+    }
+
     /// Settings of RabbitMQ.
     pub fn rabbitmq(&self) -> rabbitmq::Config {
         let args = &self.rabbitmq;
@@ -438,6 +445,7 @@ impl Config {
         } else {
             Vec::new()
         };
+        let ends = self.ends(&queues);
         rabbitmq::Config {
             uri,
             password_file: args.rabbitmq_password_file.clone(),
@@ -453,7 +461,9 @@ impl Config {
             prefetch: args.rabbitmq_prefetch.max(self.runtime_concurrency),
             at_once: self.runtime_concurrency,
             create_queues: self.queue_auto_create,
-            quorum: false,
+            ends,
+            // The public Asya, whose queues have no namespace, declares them as classic.
+            quorum: self.namespace().is_some(),
             largest: None,
         }
     }
@@ -462,6 +472,7 @@ impl Config {
     pub fn rabbitmq_alias(&self) -> Option<rabbitmq::Config> {
         Some(rabbitmq::Config {
             dead_letter: self.queues().dead_letter,
+            ends: Vec::new(),
             ..self.of_alias()?.rabbitmq()
         })
     }
@@ -470,6 +481,7 @@ impl Config {
     pub fn sqs_alias(&self) -> Option<sqs::Config> {
         Some(sqs::Config {
             dead_letter: self.queues().dead_letter,
+            ends: Vec::new(),
             ..self.of_alias()?.sqs()
         })
     }
@@ -489,6 +501,7 @@ impl Config {
                 credentials: args.credentials(),
             },
             queue: queues.of(&self.actor_name),
+            ends: self.ends(&queues),
             dead_letter: queues.dead_letter,
             prefetch: args.sqs_prefetch.max(self.runtime_concurrency),
             at_once: self.runtime_concurrency,

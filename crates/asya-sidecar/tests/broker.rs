@@ -117,6 +117,7 @@ async fn messages_pass_through_a_real_rabbitmq() -> Result<()> {
         bad_messages(&rabbit),
         answers_of_every_kind(&rabbit),
         missing_queues(&rabbit),
+        created_queues(&rabbit),
         a_drain(&rabbit),
         an_end_actor(&rabbit),
         to_both_ends(&rabbit),
@@ -593,6 +594,8 @@ async fn an_alias(rabbit: &RabbitMq) -> Result<()> {
     }
     let alias = [("ASYA_QUEUE_ALIAS", "true"), ("ASYA_RABBITMQ_PREFETCH", "10")];
     let mut actor = world.actor("moved", &[], &alias).await?;
+    // The alias is consumed before the queue, which may not exist yet.
+    world.wait_for("moved", 0).await?;
     let public =
         async |key: &str, message: &Value| broker.publish_to("asya", key, message.to_string().as_bytes()).await;
     let route = ["moved", "stays", "moved"];
@@ -1097,6 +1100,29 @@ async fn results_are_kept_while_the_user_may_not_send_them() -> Result<()> {
     let calls: Vec<usize> = (0..12).map(|number| recorded.calls(number)).collect();
     assert_eq!(calls, [1; 12]);
     rabbit.stop().await;
+    Ok(())
+}
+
+/// Without an operator, a sidecar creates its queues and those of the ends as an operator does.
+async fn created_queues(rabbit: &RabbitMq) -> Result<()> {
+    let world = World {
+        broker: Broker::connect(&rabbit.url()).await?,
+        rabbit,
+        namespace: "alone",
+    };
+    let _actor = world.actor("a", &[], &[]).await?;
+    for actor in ["a", "happy-end", "error-end"] {
+        let dead_letters = world.queue(&format!("{actor}_dlq"));
+        // Other arguments than those of the existing queue are refused.
+        world.broker.declare_as(&dead_letters, Kind::Quorum).await?;
+        world
+            .broker
+            .declare_limited(&world.queue(actor), 20, Some(&dead_letters))
+            .await?;
+    }
+    let mut done = world.out("happy-end").await?;
+    world.send("a", &message("m", &["a"], json!("x"))).await?;
+    assert_eq!(next(&mut done).await?["payload"], "x");
     Ok(())
 }
 

@@ -44,6 +44,7 @@ async fn main() {
         prefetch,
         at_once: prefetch,
         create_queues: false,
+        ends: Vec::new(),
         quorum: false,
         largest: None,
     }));

@@ -20,6 +20,7 @@ use lapin::{
 };
 use tempfile::TempDir;
 
+use runway_testbed::eventually;
 use runway_testbed::process::{self, Component, Process};
 
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
@@ -157,6 +158,9 @@ impl Actor {
         &self.sidecar_component.dir
     }
 }
+
+/// Longest time until a new queue accepts messages.
+const ACCEPTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Type of a queue.
 #[derive(Clone, Copy, Debug)]
@@ -306,15 +310,17 @@ impl Broker {
             ..BasicPublishOptions::default()
         };
         let properties = properties.with_delivery_mode(2);
-        let confirm = self
-            .channel
-            .basic_publish(exchange.into(), key.into(), options, body, properties)
-            .await?
-            .await?;
-        ensure!(
-            confirm.is_ack() && confirm.take_message().is_none(),
-            "the broker has no queue for {key}"
-        );
+        // A quorum queue rejects messages until it has a leader.
+        let confirm = eventually(ACCEPTED_WITHIN, async || {
+            let sent = self
+                .channel
+                .basic_publish(exchange.into(), key.into(), options, body, properties.clone());
+            let confirm = sent.await?.await?;
+            ensure!(confirm.is_ack(), "the broker rejects messages for {key}");
+            Ok(confirm)
+        })
+        .await?;
+        ensure!(confirm.take_message().is_none(), "the broker has no queue for {key}");
         Ok(())
     }
 

@@ -23,6 +23,28 @@ impl Queues {
     pub fn of(&self, actor: &str) -> String {
         format!("{}{actor}", self.prefix)
     }
+
+    /// Queues of an actor.
+    pub fn pair(&self, actor: &str) -> Pair {
+        let queue = self.of(actor);
+        Pair {
+            dead_letter: format!("{queue}_dlq"),
+            queue,
+        }
+    }
+}
+
+/// Smallest limit of returns of a message to its queue. The broker also counts messages that only waited in a sidecar whose connection
+/// was lost; the sidecar counts attempts (`ASYA_MAX_DELIVERIES`).
+pub const FEWEST_RETURNS: u32 = 20;
+
+/// A queue and its dead-letter queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The queue.
+    pub queue: String,
+    /// Its dead-letter queue.
+    pub dead_letter: String,
 }
 
 /// Queue of an actor in the public Asya v0.1, which has no namespaces.

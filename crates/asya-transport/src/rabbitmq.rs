@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::queues::Pair;
 use crate::{Backoff, Delivery, Message, PublishError, Transport, is_redelivered, with_cause};
 use confirms::Published;
 use session::Session;
@@ -64,7 +65,9 @@ pub struct Config {
     pub at_once: u16,
     /// Whether to create the queues if they do not exist.
     pub create_queues: bool,
-    /// Whether queues are created as quorum queues.
+    /// Queues of the ends of routes, which are created, too.
+    pub ends: Vec<Pair>,
+    /// Whether queues are created as quorum queues, with their dead-letter queues and a limit of returns.
     pub quorum: bool,
     /// Largest message that is received, in bytes. A larger one is not kept in memory, and goes to the dead-letter queue, with which
     /// the queue is created.
@@ -111,6 +114,7 @@ impl Config {
             prefetch: 10,
             at_once: 10,
             create_queues: false,
+            ends: Vec::new(),
             quorum: false,
             largest: None,
         }

@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::queues::Pair;
 use crate::{Backoff, Delivery, Message, PublishError, Transport, is_redelivered};
 
 /// Longest visibility timeout of SQS: 12 hours.
@@ -43,6 +44,8 @@ pub struct Config {
     pub at_once: u16,
     /// Time of one long poll.
     pub wait: Duration,
+    /// Queues of the ends of routes, which are created, too.
+    pub ends: Vec<Pair>,
     /// Visibility timeout.
     pub visibility: Duration,
     /// Whether to create the queues if they do not exist.
@@ -178,10 +181,10 @@ impl Receiver {
     async fn take(&self) -> Result<(), String> {
         let missing = || format!("queue {} does not exist", self.config.queue);
         let reported = |error: Error| error.to_string();
-        self.queues
-            .ensure(&self.config.dead_letter, &self.config)
-            .await
-            .map_err(reported)?;
+        let ends = self.config.ends.iter().flat_map(|end| [&end.dead_letter, &end.queue]);
+        for name in std::iter::once(&self.config.dead_letter).chain(ends) {
+            self.queues.ensure(name, &self.config).await.map_err(reported)?;
+        }
         let url = self
             .queues
             .ensure(&self.config.queue, &self.config)

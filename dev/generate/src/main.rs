@@ -107,6 +107,7 @@ fn files() -> Result<Vec<(String, String)>> {
     files.push((settings::PATH.to_owned(), settings::page()?));
     files.extend(status::pages()?);
     files.push((versions::PATH.to_owned(), versions::page()?));
+    files.push((shapes::PATH.to_owned(), shapes::page()?));
     files.push((changes::PATH.to_owned(), changes::page()?));
     files.push((images::PATH.to_owned(), images::page()?));
     files.push((metrics::PATH.to_owned(), metrics::page()));

@@ -37,9 +37,6 @@ const TAKEN: u16 = 10_000;
 const DAY: i64 = 24 * 60 * 60 * 1000;
 /// Longest retention of dead letters, in days.
 const LONGEST_RETENTION: u32 = 3650;
-/// Smallest limit of returns of a message to its queue. The broker also counts messages that only waited in a sidecar whose connection
-/// was lost; the sidecar counts attempts (`ASYA_MAX_DELIVERIES`).
-const FEWEST_RETURNS: u32 = 20;
 /// Timeout for the end of a consumer whose queue was deleted.
 const LAST_DELIVERY: Duration = Duration::from_secs(2);
 
@@ -307,7 +304,7 @@ impl Rabbit {
             ]);
         }
         if dead_letters.is_some() && kind == QueueType::Quorum {
-            let limit = i64::from(self.config.queues.dlq.max_retry_count.max(FEWEST_RETURNS));
+            let limit = i64::from(self.config.queues.dlq.max_retry_count.max(names::FEWEST_RETURNS));
             arguments.extend([
                 number("x-delivery-limit", limit),
                 // A dead letter stays in the queue until its new queue has confirmed it.

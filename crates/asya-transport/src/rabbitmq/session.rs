@@ -23,6 +23,7 @@ use super::wire::{
     self, Error, Frame, Header, Stream, Wire, encode, encode_message, next_frame, read_more, short, write_or_flush,
 };
 use super::{Config, ExchangeKind, Kept, Receipt};
+use crate::queues::{FEWEST_RETURNS, Pair};
 use crate::{Delivery, Headers, Message, PublishError, is_redelivered, queues, with_cause};
 
 /// Consumer of as many messages as are processed at once.
@@ -768,7 +769,7 @@ async fn declare_exchange(wire: &mut Wire, name: &str, kind: ExchangeKind) -> Re
     Ok(())
 }
 
-/// Creates a queue unless it exists. The check is a passive declaration, which does not compare arguments.
+/// Creates the queues that do not exist. The check is a passive declaration, which does not compare arguments.
 async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     if !config.exchange.is_empty() {
         declare_exchange(wire, &config.exchange, config.exchange_kind).await?;
@@ -776,19 +777,23 @@ async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     if !config.create_queues {
         return Ok(());
     }
-    for name in [&config.dead_letter, &config.queue] {
-        match declare(wire, name, true, FieldTable::default()).await {
-            Err(Error::Refused(_)) => declare(wire, name, false, arguments(config, name)).await?,
-            other => other?,
-        }
+    let own = Pair {
+        queue: config.queue.clone(),
+        dead_letter: config.dead_letter.clone(),
+    };
+    for pair in std::iter::once(&own).chain(&config.ends) {
+        ensure(wire, &pair.dead_letter, arguments(config, None)).await?;
+        ensure(wire, &pair.queue, arguments(config, Some(&pair.dead_letter))).await?;
     }
     if config.exchange.is_empty() {
         return Ok(());
     }
     let channel = wire.channel().await?;
-    for key in std::iter::once(&config.queue).chain(&config.extra_keys) {
+    let extra = config.extra_keys.iter().map(|key| (&config.queue, key));
+    let all = std::iter::once(&own).chain(&config.ends);
+    for (queue, key) in all.map(|pair| (&pair.queue, &pair.queue)).chain(extra) {
         let bind = queue::Bind {
-            queue: short(&config.queue)?,
+            queue: short(queue)?,
             exchange: short(&config.exchange)?,
             routing_key: short(key)?,
             nowait: false,
@@ -800,8 +805,15 @@ async fn ensure_queues(wire: &mut Wire, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Arguments of a queue that is created.
-fn arguments(config: &Config, name: &str) -> FieldTable {
+async fn ensure(wire: &mut Wire, name: &str, arguments: FieldTable) -> Result<(), Error> {
+    match declare(wire, name, true, FieldTable::default()).await {
+        Err(Error::Refused(_)) => declare(wire, name, false, arguments).await,
+        other => other,
+    }
+}
+
+/// Arguments of a queue that is created, which the operator gives it, too.
+fn arguments(config: &Config, dead_letter: Option<&str>) -> FieldTable {
     let mut all = FieldTable::default();
     let mut set = |key: &str, value: &str| {
         all.insert(key.into(), AMQPValue::LongString(value.into()));
@@ -809,13 +821,16 @@ fn arguments(config: &Config, name: &str) -> FieldTable {
     if config.quorum {
         set("x-queue-type", "quorum");
     }
-    if config.largest.is_some() && name == config.queue {
-        set("x-dead-letter-exchange", "");
-        set("x-dead-letter-routing-key", &config.dead_letter);
-        if config.quorum {
-            set("x-dead-letter-strategy", "at-least-once");
-            set("x-overflow", "reject-publish");
-        }
+    let Some(dead_letter) = dead_letter.filter(|_| config.quorum || config.largest.is_some()) else {
+        return all;
+    };
+    set("x-dead-letter-exchange", "");
+    set("x-dead-letter-routing-key", dead_letter);
+    if config.quorum {
+        set("x-dead-letter-strategy", "at-least-once");
+        set("x-overflow", "reject-publish");
+        let limit = AMQPValue::LongLongInt(FEWEST_RETURNS.into());
+        all.insert("x-delivery-limit".into(), limit);
     }
     all
 }

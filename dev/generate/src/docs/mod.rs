@@ -8,6 +8,7 @@ pub(crate) mod metrics;
 pub(crate) mod permissions;
 pub(crate) mod reference;
 pub(crate) mod settings;
+pub(crate) mod shapes;
 #[cfg(test)]
 mod snippets;
 pub(crate) mod split;
