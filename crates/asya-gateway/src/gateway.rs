@@ -280,7 +280,10 @@ impl Gateway {
                     failed: reply.failed,
                     payload: delivery.body.slice_ref(reply.payload.get().as_bytes()),
                 };
-                self.finish(&item, outcome).await.map_err(|error| error.to_string())
+                let items = reply.item_count.unwrap_or(1);
+                self.finish(&item, items, outcome)
+                    .await
+                    .map_err(|error| error.to_string())
             }
             None => self
                 .set_aside(transport, &delivery, "unreadable")
@@ -310,21 +313,24 @@ impl Gateway {
         Ok(job.is_some_and(|job| user != Some(tenants.user(&job.namespace).as_str())))
     }
 
-    async fn finish(&self, item: &Item, mut outcome: Outcome) -> Result<(), store::Error> {
+    async fn finish(&self, item: &Item, items: u32, mut outcome: Outcome) -> Result<(), store::Error> {
         if outcome.payload.len() > self.settings.largest_result {
             outcome = too_large(outcome.payload.len(), self.settings.largest_result);
         }
         let failed = outcome.failed;
-        let stored = self.store.finish(item, outcome, now()).await?;
-        if stored == Stored::NoRoom {
-            tracing::warn!(item = %item, "dropped the result of a child: results of pending jobs fill the store (--largest-store)");
+        match self.store.finish(item, items, outcome, now()).await? {
+            Stored::New => self.metrics.finished(if failed { "failed" } else { "succeeded" }),
+            Stored::NoRoom => {
+                tracing::warn!(item = %item, "dropped the result of a child, which is only counted: the job has more than 1,000 children, or results of pending jobs fill the store (--largest-store)");
+                self.metrics.finished("dropped");
+            }
+            Stored::Duplicate | Stored::Unknown => {
+                self.metrics.finished("dropped");
+                return Ok(());
+            }
         }
-        if stored != Stored::New {
-            self.metrics.finished("dropped");
-            return Ok(());
-        }
-        self.metrics.finished(if failed { "failed" } else { "succeeded" });
-        if item.suffix.is_empty() {
+        let job = self.store.job(item.job)?;
+        if job.is_some_and(|job| job.finished.is_some()) {
             self.ended(item.job);
         } else {
             self.watches.wake(&item.job);
@@ -534,9 +540,9 @@ mod tests {
             failed: false,
             payload: "1".into(),
         };
-        gateway.finish(&child, outcome()).await.unwrap();
+        gateway.finish(&child, 1, outcome()).await.unwrap();
         assert_eq!(gateway.progress(Id(1)), Some(progress));
-        gateway.finish(&own, outcome()).await.unwrap();
+        gateway.finish(&own, 1, outcome()).await.unwrap();
         assert_eq!(gateway.progress(Id(1)), None);
         assert!(!gateway.report(&own, progress).unwrap());
         assert_eq!(gateway.progress.lock().len(), 0);

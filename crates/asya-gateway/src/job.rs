@@ -70,9 +70,9 @@ impl fmt::Display for Item {
 pub enum State {
     /// Waits for its result.
     Pending,
-    /// The route has ended with a result.
+    /// The routes of all items have ended with results.
     Succeeded,
-    /// The route has ended with an error, or the deadline has passed.
+    /// The route of an item has ended with an error, or the deadline has passed.
     Failed,
     /// The caller no longer wants the result.
     Cancelled,
@@ -110,9 +110,19 @@ pub struct Job {
     /// Number of children with a result.
     #[serde(default)]
     pub children: u32,
+    /// Number of items that are known: the job itself and the children of items with a result.
+    #[serde(default = "one")]
+    pub items: u32,
+    /// Number of items that failed.
+    #[serde(default)]
+    pub failures: u32,
     /// Idempotency key of the submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Key>,
+}
+
+fn one() -> u32 {
+    1
 }
 
 #[cfg(test)]
@@ -132,6 +142,8 @@ impl Job {
             attempts: 0,
             bytes: 0,
             children: 0,
+            items: 1,
+            failures: 0,
             key: None,
         }
     }
@@ -203,6 +215,16 @@ pub struct View<'a> {
     error: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    items: Option<ItemsView>,
+}
+
+/// Numbers of a job that was split into items.
+#[derive(Serialize)]
+struct ItemsView {
+    count: u32,
+    succeeded: u32,
+    failed: u32,
 }
 
 #[derive(Serialize)]
@@ -212,19 +234,32 @@ struct ProgressView<'a> {
     percent: u8,
 }
 
+/// What has arrived for an item.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Whether the item failed.
+    pub failed: bool,
+    /// Whether the item itself has a result or an error, and not only a child.
+    pub is_own: bool,
+    /// The payload of its result, unless the store had no room for it.
+    pub result: Option<&'a RawValue>,
+    /// The payload of its error, or of the error of the whole job.
+    pub error: Option<&'a RawValue>,
+}
+
 impl<'a> View<'a> {
-    /// The view of an item. `result` is the stored result of the item, and whether it failed.
+    /// The view of an item.
     pub fn new(
         item: &Item,
         job: &'a Job,
         progress: Option<Progress>,
-        result: Option<(bool, &'a RawValue)>,
+        result: Option<Received<'a>>,
         children: Vec<String>,
     ) -> Self {
         let is_child = !item.suffix.is_empty();
         let status = match (job.state, result, progress) {
-            (_, Some((failed, _)), _) if is_child => {
-                if failed {
+            (_, Some(received), _) if is_child => {
+                if received.failed {
                     "failed"
                 } else {
                     "succeeded"
@@ -250,9 +285,17 @@ impl<'a> View<'a> {
             deadline: time(job.deadline),
             finished: job.finished.and_then(time),
             progress,
-            result: result.filter(|(failed, _)| !failed).map(|(_, raw)| raw),
-            error: result.filter(|(failed, _)| *failed).map(|(_, raw)| raw),
+            result: result.and_then(|received| received.result),
+            error: result.and_then(|received| received.error),
             children: (!children.is_empty()).then_some(children),
+            items: (job.items > 1 && !is_child).then(|| {
+                let own = u32::from(result.is_some_and(|received| received.is_own));
+                ItemsView {
+                    count: job.items,
+                    succeeded: (job.children + own).saturating_sub(job.failures),
+                    failed: job.failures,
+                }
+            }),
         }
     }
 

@@ -522,6 +522,10 @@ fn payload(shown: Shown) -> Result {
         let message = error["details"]["message"].as_str().unwrap_or("the job failed");
         return Err(Refused::new(status, "job_failed", format!("{code}: {message}")));
     }
+    if outcome.payload.is_empty() {
+        let text = "the result was dropped: the job has too many children, or results of pending jobs fill the store (--largest-store)";
+        return Err(Refused::new(StatusCode::GONE, "result_dropped", text));
+    }
     let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
     Ok((status, headers, shown.into_payload()).into_response())
 }

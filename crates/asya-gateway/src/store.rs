@@ -1,6 +1,7 @@
 //! The jobs and their results, in one file. A thread writes it: what was requested while it wrote is one transaction, so the
 //! disk is asked to keep data once for many jobs. An answer is given when the disk has it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,8 +32,10 @@ const CACHE: usize = 8 * 1024 * 1024;
 const BATCH: usize = 512;
 /// Most requests that wait for the thread.
 const WAITING: usize = 4096;
-/// Most children of a job that are kept.
+/// Most children of a job whose results are kept.
 const MOST_CHILDREN: u32 = 1000;
+/// Most children of a job that are counted. One of a job with more items ends at its deadline.
+const MOST_COUNTED: u32 = 100_000;
 /// Most jobs that one sweep ends or removes.
 const SWEEP: usize = 1000;
 
@@ -103,7 +106,7 @@ pub enum Stored {
     Duplicate,
     /// There is no such job.
     Unknown,
-    /// It is that of a child, and pending jobs have too many results.
+    /// It is that of a child, and is only counted: the job has too many children, or pending jobs have too many results.
     NoRoom,
 }
 
@@ -129,7 +132,7 @@ enum Request {
     Accept(Id, Job, oneshot::Sender<Result<Accepted, Error>>),
     Sent(Id, oneshot::Sender<Result<(), Error>>),
     Forget(Id, oneshot::Sender<Result<(), Error>>),
-    Finish(Id, String, Outcome, i64, oneshot::Sender<Result<Stored, Error>>),
+    Finish(Id, String, u32, Outcome, i64, oneshot::Sender<Result<Stored, Error>>),
     Cancel(Id, i64, oneshot::Sender<Result<State, Error>>),
     /// The URL of a job was called, or is to be called again at this time.
     Called(Id, i64, Option<i64>),
@@ -241,13 +244,14 @@ impl Store {
         self.ask(|answer| Request::Forget(id, answer)).await
     }
 
-    /// Stores the result of an item, at this time.
+    /// Stores the result of an item, at this time. `items` is the number of items into which it was split, including itself. The job ends
+    /// with the result of its last item.
     ///
     /// # Errors
     /// If the store fails.
-    pub async fn finish(&self, item: &Item, outcome: Outcome, now: i64) -> Result<Stored, Error> {
+    pub async fn finish(&self, item: &Item, items: u32, outcome: Outcome, now: i64) -> Result<Stored, Error> {
         let (id, suffix) = (item.job, item.suffix.clone());
-        self.ask(|answer| Request::Finish(id, suffix, outcome, now, answer))
+        self.ask(|answer| Request::Finish(id, suffix, items, outcome, now, answer))
             .await
     }
 
@@ -321,7 +325,7 @@ impl Store {
         Ok(found.map_or(0, |bytes| bytes.value().len()))
     }
 
-    /// The result of an item.
+    /// The result of an item. Its payload is empty if the store had no room for it.
     ///
     /// # Errors
     /// If the store fails.
@@ -338,21 +342,16 @@ impl Store {
         }))
     }
 
-    /// Suffixes of the children of a job that have a result.
+    /// Suffixes of the children of a job that have a result, at most 1,000.
     ///
     /// # Errors
     /// If the store fails.
     pub fn children(&self, id: Id) -> Result<Vec<String>, Error> {
         let read = self.database.begin_read()?;
         let results = read.open_table(RESULTS)?;
-        let mut all = Vec::new();
-        for entry in results.range((id.0, "")..=(id.0, "~"))? {
-            let key = entry?.0;
-            let (_, suffix) = key.value();
-            if !suffix.is_empty() {
-                all.push(suffix.to_owned());
-            }
-        }
+        let mut all = suffixes(&results, id)?;
+        all.retain(|suffix| !suffix.is_empty());
+        all.truncate(MOST_CHILDREN as usize);
         Ok(all)
     }
 
@@ -497,8 +496,8 @@ impl Writer {
                 self.remove(tables, id)?;
                 answers.push(then(answer, Ok(())));
             }
-            Request::Finish(id, suffix, outcome, now, answer) => {
-                let done = self.finish(tables, id, &suffix, &outcome, now)?;
+            Request::Finish(id, suffix, items, outcome, now, answer) => {
+                let done = self.finish(tables, id, &suffix, items, &outcome, now)?;
                 answers.push(then(answer, Ok(done)));
             }
             Request::Cancel(id, now, answer) => {
@@ -565,6 +564,7 @@ impl Writer {
         tables: &mut Tables<'_>,
         id: Id,
         suffix: &str,
+        items: u32,
         outcome: &Outcome,
         now: i64,
     ) -> Result<Stored, Error> {
@@ -574,18 +574,19 @@ impl Writer {
         let is_child = !suffix.is_empty();
         let is_known = tables.results.get((id.0, suffix))?.is_some();
         let is_wanted = if is_child {
-            job.state != State::Cancelled && job.children < MOST_CHILDREN
+            job.state != State::Cancelled && job.children < MOST_COUNTED
         } else {
             job.state == State::Pending
         };
         if is_known || !is_wanted {
             return Ok(Stored::Duplicate);
         }
-        let stored = [&[u8::from(outcome.failed)], outcome.payload.as_ref()].concat();
+        let mut stored = [&[u8::from(outcome.failed)], outcome.payload.as_ref()].concat();
         let has_room = self.make_room(tables, stored.len() as u64)?;
-        // A pending job cannot be removed, so it always gets its result, and is then finished.
-        if is_child && !has_room {
-            return Ok(Stored::NoRoom);
+        // A pending job cannot be removed, so it always gets its own result, and then ends.
+        let is_kept = !is_child || has_room && job.children < MOST_CHILDREN;
+        if !is_kept {
+            stored.truncate(1);
         }
         let Some(mut job) = tables.job(id)? else {
             return Ok(Stored::Unknown);
@@ -593,18 +594,19 @@ impl Writer {
         tables.results.insert((id.0, suffix), stored.as_slice())?;
         job.bytes += stored.len() as u64;
         self.totals.bytes += stored.len() as u64;
-        if is_child {
-            job.children += 1;
-            tables.put(id, &job)?;
-        } else {
-            let state = if outcome.failed {
-                State::Failed
-            } else {
-                State::Succeeded
+        job.children += u32::from(is_child);
+        job.failures += u32::from(outcome.failed);
+        job.items = job.items.saturating_add(items.saturating_sub(1));
+        if job.state == State::Pending && is_whole(tables, id, &job)? {
+            let state = match job.failures {
+                0 => State::Succeeded,
+                _ => State::Failed,
             };
             self.end(tables, id, &mut job, state, now)?;
+        } else {
+            tables.put(id, &job)?;
         }
-        Ok(Stored::New)
+        Ok(if is_kept { Stored::New } else { Stored::NoRoom })
     }
 
     /// Ends a pending job.
@@ -628,11 +630,14 @@ impl Writer {
         for (deadline, id) in first(&tables.due, late, SWEEP)? {
             tables.due.remove((deadline, id.0))?;
             let Some(mut job) = tables.job(id)? else { continue };
-            let error = r#"{"error":"no_result","details":{"message":"no result arrived by the deadline"}}"#;
-            let payload = [b"\x01", error.as_bytes()].concat();
-            tables.results.insert((id.0, ""), payload.as_slice())?;
-            job.bytes += payload.len() as u64;
-            self.totals.bytes += payload.len() as u64;
+            // The job itself can have its result, and not all of its children.
+            if tables.results.get((id.0, ""))?.is_none() {
+                let error = r#"{"error":"no_result","details":{"message":"no result arrived by the deadline"}}"#;
+                let payload = [b"\x01", error.as_bytes()].concat();
+                tables.results.insert((id.0, ""), payload.as_slice())?;
+                job.bytes += payload.len() as u64;
+                self.totals.bytes += payload.len() as u64;
+            }
             self.end(tables, id, &mut job, State::Failed, now)?;
             swept.ended.push(id);
         }
@@ -690,6 +695,29 @@ fn first(index: &impl ReadableTable<(i64, u128), ()>, until: i64, most: usize) -
         Ok((at, Id(id)))
     });
     keys.collect()
+}
+
+/// Whether all items of a job have a result. Each result reveals the number of its children, so it is known if the parents of all have one.
+fn is_whole(tables: &Tables<'_>, id: Id, job: &Job) -> Result<bool, Error> {
+    if tables.results.get((id.0, ""))?.is_none() {
+        return Ok(false);
+    }
+    // Sidecars of earlier versions do not report the number of items.
+    if job.items == 1 {
+        return Ok(true);
+    }
+    if job.children + 1 != job.items {
+        return Ok(false);
+    }
+    let arrived: BTreeSet<String> = suffixes(&tables.results, id)?.into_iter().collect();
+    let has_parent = |suffix: &String| arrived.contains(suffix.rsplit_once('-').map_or("", |(parent, _)| parent));
+    Ok(arrived.iter().all(has_parent))
+}
+
+/// Suffixes of the items of a job that have a result.
+fn suffixes(results: &impl ReadableTable<(u128, &'static str), &'static [u8]>, id: Id) -> Result<Vec<String>, Error> {
+    let range = results.range((id.0, "")..=(id.0, "~"))?;
+    range.map(|entry| Ok(entry?.0.value().1.to_owned())).collect()
 }
 
 fn parse(bytes: &[u8]) -> Option<Job> {
@@ -756,7 +784,7 @@ mod tests {
             let store = store(&folder);
             store.accept(Id(1), job(HOUR)).await.unwrap();
             store.accept(Id(2), job(HOUR)).await.unwrap();
-            assert_eq!(store.finish(&item, outcome("17"), 5).await.unwrap(), Stored::New);
+            assert_eq!(store.finish(&item, 1, outcome("17"), 5).await.unwrap(), Stored::New);
         }
         // The file is free when the thread has ended.
         let store = loop {
@@ -786,7 +814,11 @@ mod tests {
             (child, Stored::Duplicate),
             (Item::of(Id(9)), Stored::Unknown),
         ] {
-            assert_eq!(store.finish(&item, outcome("1"), 5).await.unwrap(), expected, "{item}");
+            assert_eq!(
+                store.finish(&item, 1, outcome("1"), 5).await.unwrap(),
+                expected,
+                "{item}"
+            );
         }
         assert_eq!(store.children(Id(1)).unwrap(), ["1"]);
     }
@@ -797,11 +829,11 @@ mod tests {
         let store = store(&folder);
         store.accept(Id(1), job(HOUR)).await.unwrap();
         assert_eq!(store.cancel(Id(1), 5).await.unwrap(), State::Cancelled);
-        let late = store.finish(&Item::of(Id(1)), outcome("1"), 6).await.unwrap();
+        let late = store.finish(&Item::of(Id(1)), 1, outcome("1"), 6).await.unwrap();
         assert_eq!((late, counts(&store)), (Stored::Duplicate, (1, 0, 0)));
         // A finished job is not cancelled.
         store.accept(Id(2), job(HOUR)).await.unwrap();
-        store.finish(&Item::of(Id(2)), outcome("1"), 6).await.unwrap();
+        store.finish(&Item::of(Id(2)), 1, outcome("1"), 6).await.unwrap();
         assert_eq!(store.cancel(Id(2), 7).await.unwrap(), State::Succeeded);
     }
 
@@ -815,14 +847,14 @@ mod tests {
         assert!(matches!(store.accept(Id(4), job(HOUR)).await, Err(Error::Full(3))));
         assert!(store.room().is_err());
         // A finished job makes room.
-        store.finish(&Item::of(Id(1)), outcome("1"), 5).await.unwrap();
+        store.finish(&Item::of(Id(1)), 1, outcome("1"), 5).await.unwrap();
         store.accept(Id(4), job(HOUR)).await.unwrap();
         assert_eq!((store.job(Id(1)).unwrap(), counts(&store)), (None, (3, 3, 0)));
         assert!(store.result(&Item::of(Id(1))).unwrap().is_none());
         // So does a finished one when the results are too large: the oldest goes.
         let large = "x".repeat(600);
-        store.finish(&Item::of(Id(2)), outcome(&large), 6).await.unwrap();
-        store.finish(&Item::of(Id(3)), outcome(&large), 7).await.unwrap();
+        store.finish(&Item::of(Id(2)), 1, outcome(&large), 6).await.unwrap();
+        store.finish(&Item::of(Id(3)), 1, outcome(&large), 7).await.unwrap();
         assert_eq!((store.job(Id(2)).unwrap(), counts(&store)), (None, (2, 1, 601)));
         // After its time.
         let swept = store.sweep(HOUR + 6, Duration::from_hours(9)).await.unwrap();
@@ -840,15 +872,105 @@ mod tests {
         let mut stored = Vec::new();
         for suffix in ["1", "2"] {
             let (job, suffix) = (Id(1), suffix.to_owned());
-            stored.push(store.finish(&Item { job, suffix }, outcome(&large), 5).await.unwrap());
+            stored.push(
+                store
+                    .finish(&Item { job, suffix }, 1, outcome(&large), 5)
+                    .await
+                    .unwrap(),
+            );
         }
         assert_eq!(
             (stored, counts(&store)),
-            (vec![Stored::New, Stored::NoRoom], (1, 1, 601))
+            (vec![Stored::New, Stored::NoRoom], (1, 1, 602))
         );
         // The result of the job itself is kept in any case.
-        let own = store.finish(&Item::of(Id(1)), outcome(&large), 6).await.unwrap();
-        assert_eq!((own, counts(&store)), (Stored::New, (1, 0, 1202)));
+        let own = store.finish(&Item::of(Id(1)), 1, outcome(&large), 6).await.unwrap();
+        assert_eq!((own, counts(&store)), (Stored::New, (1, 0, 1203)));
+    }
+
+    /// An item of job 1.
+    fn item(suffix: &str) -> Item {
+        Item {
+            job: Id(1),
+            suffix: suffix.to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn job_ends_with_the_last_of_its_items() {
+        // Item 1 is split again by a later actor.
+        let items = [("", 3), ("1", 2), ("2", 1), ("1-1", 1)];
+        let orders = [[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 3, 1], [2, 3, 0, 1], [0, 3, 1, 2]];
+        for (order, failing) in orders.into_iter().flat_map(|order| [(order, None), (order, Some("2"))]) {
+            let folder = tempfile::tempdir().unwrap();
+            let store = store(&folder);
+            store.accept(Id(1), job(HOUR)).await.unwrap();
+            for (position, index) in order.into_iter().enumerate() {
+                let (suffix, count) = items[index];
+                let outcome = Outcome {
+                    failed: failing == Some(suffix),
+                    payload: "null".into(),
+                };
+                store.finish(&item(suffix), count, outcome, 5).await.unwrap();
+                let job = store.job(Id(1)).unwrap().unwrap();
+                let expected = match (position, failing) {
+                    (3, None) => State::Succeeded,
+                    (3, Some(_)) => State::Failed,
+                    _ => State::Pending,
+                };
+                assert_eq!(job.state, expected, "{order:?} {position}");
+            }
+            let job = store.job(Id(1)).unwrap().unwrap();
+            assert_eq!((job.items, job.children, job.finished), (4, 3, Some(5)));
+        }
+    }
+
+    #[tokio::test]
+    async fn items_beyond_the_kept_ones_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(
+            &folder.path().join("jobs.redb"),
+            Limits {
+                bytes: 1_000_000,
+                ..limits()
+            },
+        )
+        .unwrap();
+        store.accept(Id(1), job(HOUR)).await.unwrap();
+        store.finish(&Item::of(Id(1)), 1003, outcome("1"), 5).await.unwrap();
+        let children = (1..=1002).map(|number| {
+            let store = store.clone();
+            async move {
+                store
+                    .finish(&item(&number.to_string()), 1, outcome("1"), 5)
+                    .await
+                    .unwrap()
+            }
+        });
+        let stored = futures::future::join_all(children).await;
+        let dropped = stored.iter().zip(1..).filter(|(stored, _)| **stored == Stored::NoRoom);
+        let dropped: Vec<i32> = dropped.map(|(_, number)| number).collect();
+        assert_eq!(dropped.len(), 2);
+        let job = store.job(Id(1)).unwrap().unwrap();
+        assert_eq!((job.state, job.children), (State::Succeeded, 1002));
+        assert_eq!(store.children(Id(1)).unwrap().len(), 1000);
+        assert_eq!(
+            store.result(&item(&dropped[0].to_string())).unwrap().unwrap().payload,
+            ""
+        );
+    }
+
+    #[tokio::test]
+    async fn job_without_all_its_items_fails_after_its_deadline_and_keeps_its_result() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder);
+        store.accept(Id(1), job(HOUR)).await.unwrap();
+        store.finish(&Item::of(Id(1)), 3, outcome("7"), 5).await.unwrap();
+        store.finish(&item("1"), 1, outcome("8"), 5).await.unwrap();
+        assert_eq!(store.sweep(HOUR + 1, Duration::ZERO).await.unwrap().ended, [Id(1)]);
+        let job = store.job(Id(1)).unwrap().unwrap();
+        assert_eq!((job.state, job.items, job.children), (State::Failed, 3, 1));
+        assert_eq!(store.result(&Item::of(Id(1))).unwrap().unwrap().payload, "7");
     }
 
     #[tokio::test]
@@ -869,7 +991,7 @@ mod tests {
         store.sweep(5, Duration::ZERO).await.unwrap();
         // Too large: everything that is finished is removed, once.
         let large = "x".repeat(1001);
-        let stored = store.finish(&Item::of(Id(1)), outcome(&large), 6).await.unwrap();
+        let stored = store.finish(&Item::of(Id(1)), 1, outcome(&large), 6).await.unwrap();
         assert_eq!((stored, counts(&store)), (Stored::New, (1, 0, 1002)));
         let read = store.database.begin_read().unwrap();
         assert!(read.open_table(JOBS).unwrap().get(7).unwrap().is_none());
@@ -888,7 +1010,7 @@ mod tests {
         assert_eq!(store.accept(Id(9), keyed("other")).await.unwrap(), Accepted::New);
         let known = |accepted| matches!(accepted, Accepted::Known(Id(2), _));
         assert!(known(store.accept(Id(3), keyed("k")).await.unwrap()));
-        store.finish(&Item::of(Id(2)), outcome("1"), 5).await.unwrap();
+        store.finish(&Item::of(Id(2)), 1, outcome("1"), 5).await.unwrap();
         assert!(known(store.accept(Id(3), keyed("k")).await.unwrap()));
         // The key goes with its job, and with one that is forgotten.
         store.sweep(2 * HOUR, Duration::from_hours(9)).await.unwrap();
@@ -947,7 +1069,7 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(store.calls(HOUR, 9).unwrap(), []);
-        store.finish(&Item::of(Id(1)), outcome("1"), 5).await.unwrap();
+        store.finish(&Item::of(Id(1)), 1, outcome("1"), 5).await.unwrap();
         assert_eq!(store.calls(5, 9).unwrap(), [(5, Id(1))]);
         store.called(Id(1), 5, Some(50)).await;
         store.sent(Id(1)).await.unwrap();

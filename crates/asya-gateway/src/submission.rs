@@ -159,6 +159,8 @@ impl<'a> Submission<'a> {
             attempts: 0,
             bytes: 0,
             children: 0,
+            items: 1,
+            failures: 0,
             key: self.key.map(|key| Key {
                 name: serde_json::json!([user, uid, key]).to_string(),
                 request: self.hash(),
@@ -245,6 +247,9 @@ pub struct Reply<'a> {
     /// Whether the payload is an error.
     #[serde(default)]
     pub failed: bool,
+    /// Number of items into which the handlers have split this one, including itself. `None` if they did not.
+    #[serde(default)]
+    pub item_count: Option<u32>,
     /// Result.
     #[serde(borrow)]
     pub payload: &'a RawValue,

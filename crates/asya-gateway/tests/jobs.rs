@@ -13,13 +13,13 @@ use tokio::net::{TcpListener, TcpStream};
 mod support;
 use support::{Gateway, TEAM, World, is_accepted, may};
 
-const ACTORS: [&str; 6] = ["upper", "slow", "fail", "fan", "large", "nowhere"];
+const ACTORS: [&str; 8] = ["upper", "slow", "fail", "fan", "picky", "silent", "large", "nowhere"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_of_real_callers() -> Result<()> {
     let world = World::start().await?;
     let mut actors = Vec::new();
-    for name in ["upper", "slow", "fail", "fan", "large"] {
+    for name in ["upper", "slow", "fail", "fan", "picky", "silent", "large"] {
         actors.push(world.actor(name, name, &[]).await?);
     }
     let shop = world.user("shop", &ACTORS).await?;
@@ -38,6 +38,7 @@ async fn jobs_of_real_callers() -> Result<()> {
         all.openai_form(),
         all.failures(),
         all.fan_out(),
+        all.nothing(),
         all.stream(),
         all.refusals(),
         all.others_see_nothing(),
@@ -138,16 +139,12 @@ impl All<'_> {
     async fn fan_out(&self) -> Result<()> {
         let id = self.gateway.submit("fan", self.shop, &json!({"n": 3})).await?;
         let job = self.gateway.ended(&id, self.shop).await?;
-        assert_eq!(job["result"], json!({"n": 0}));
-        eventually(PATIENCE, async || {
-            let (_, job) = self.gateway.get(&format!("/jobs/{id}"), self.shop, &[]).await?;
-            ensure!(
-                job["children"] == json!([format!("{id}-1"), format!("{id}-2")]),
-                "{job}"
-            );
-            Ok(())
-        })
-        .await?;
+        assert_eq!(
+            (&job["status"], &job["result"]),
+            (&json!("succeeded"), &json!({"n": 0}))
+        );
+        assert_eq!(job["children"], json!([format!("{id}-1"), format!("{id}-2")]));
+        assert_eq!(job["items"], json!({"count": 3, "succeeded": 3, "failed": 0}));
         let (_, child) = self.gateway.get(&format!("/jobs/{id}-2"), self.shop, &[]).await?;
         assert_eq!(
             (&child["status"], &child["result"]),
@@ -155,6 +152,35 @@ impl All<'_> {
         );
         let (status, _) = self.gateway.get(&format!("/jobs/{id}-2"), self.guest, &[]).await?;
         assert_eq!(status, StatusCode::NOT_FOUND);
+
+        // A later actor fails for one of the items.
+        let path = format!("/v1/{TEAM}/fan");
+        let further = [("asya-route", "picky"), ("prefer", "wait=20")];
+        let (_, job) = self.gateway.post(&path, self.shop, &further, &json!({"n": 3})).await?;
+        assert_eq!(
+            (&job["status"], &job["result"]),
+            (&json!("failed"), &json!({"n": 0})),
+            "{job}"
+        );
+        assert_eq!(job["items"], json!({"count": 3, "succeeded": 2, "failed": 1}));
+        assert_eq!(job["error"]["details"]["message"], "1 of 3 items failed");
+        let id = job["id"].as_str().context("an id")?;
+        let (status, error) = self.gateway.get(&format!("/jobs/{id}/result"), self.shop, &[]).await?;
+        assert_eq!(status, StatusCode::BAD_GATEWAY, "{error}");
+        let (_, child) = self.gateway.get(&format!("/jobs/{id}-1"), self.shop, &[]).await?;
+        assert_eq!(child["status"], "failed", "{child}");
+        Ok(())
+    }
+
+    /// null is a result, and not the payload of the request.
+    async fn nothing(&self) -> Result<()> {
+        let path = format!("/v1/{TEAM}/silent");
+        let (_, job) = self
+            .gateway
+            .post(&path, self.shop, &[("prefer", "wait=20")], &json!({"n": 1}))
+            .await?;
+        assert_eq!(job["status"], "succeeded", "{job}");
+        assert_eq!(job.get("result"), Some(&Value::Null));
         Ok(())
     }
 

@@ -44,6 +44,11 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// Removes a key.
+    pub fn remove(&mut self, key: &str) {
+        self.0.retain(|(name, _)| name != key);
+    }
+
     /// The object as JSON text.
     pub fn to_bytes(&self) -> Vec<u8> {
         let text = self.0.iter().map(|(key, value)| key.len() + value.get().len() + 4);
@@ -205,6 +210,15 @@ impl<'a> Envelope<'a> {
     }
 }
 
+impl Envelope<'_> {
+    /// Number of items into which earlier actors have split the message, at least 1.
+    fn item_count(&self) -> usize {
+        let count = self.object.get(ITEM_COUNT);
+        let count = count.and_then(|raw| serde_json::from_str(raw.get()).ok());
+        count.unwrap_or(1).max(1)
+    }
+}
+
 /// Name of the reply queue of a message, if it has one.
 ///
 /// # Errors
@@ -259,12 +273,42 @@ fn borrowed<'a>(object: &Object<'a>, key: &str) -> Option<&'a RawValue> {
     }
 }
 
+/// Number of items, beginning with the message itself, into which the handlers have split it.
+const ITEM_COUNT: &str = "item_count";
+
+/// Place of an item among those of its message.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Index in the response.
+    pub index: usize,
+    /// Number of items in the response.
+    pub of: usize,
+}
+
+impl Place {
+    /// Number in the ids of an item, beginning with 1; 0 for the message itself. Earlier actors may have used the first numbers.
+    pub fn number(self, request: &Envelope<'_>) -> usize {
+        match self.index {
+            0 => 0,
+            index => (request.item_count() - 1).saturating_add(index),
+        }
+    }
+}
+
 /// The next message: the request, with the fields of the response's item replaced.
-pub fn next<'a>(request: &Envelope<'a>, item: &Object<'a>, item_route: &Route<'a>, index: usize) -> Vec<u8> {
+pub fn next<'a>(request: &Envelope<'a>, item: &Object<'a>, item_route: &Route<'a>, place: Place) -> Vec<u8> {
     let mut message = request.object.clone();
-    if index > 0 {
-        message.set("id", owned(&format!("{}-{index}", request.id)));
-        message.set("parent_id", owned(&request.id));
+    match place.number(request) {
+        0 if place.of > 1 => {
+            let count = request.item_count().saturating_add(place.of - 1);
+            message.set(ITEM_COUNT, owned(&count));
+        }
+        0 => {}
+        number => {
+            message.set("id", owned(&format!("{}-{number}", request.id)));
+            message.set("parent_id", owned(&request.id));
+            message.remove(ITEM_COUNT);
+        }
     }
     message.set("route", merged_route(request, item_route));
     for key in ["headers", "payload"] {
@@ -273,6 +317,18 @@ pub fn next<'a>(request: &Envelope<'a>, item: &Object<'a>, item_route: &Route<'a
         }
     }
     message.to_bytes()
+}
+
+/// A received message with the identity of one that was to be sent for it.
+pub fn identified<'a>(received: &'a [u8], sent: &'a [u8]) -> Option<Vec<u8>> {
+    let (mut message, sent) = (parse_object(received).ok()?, parse_object(sent).ok()?);
+    for key in ["id", "parent_id", ITEM_COUNT] {
+        match borrowed(&sent, key) {
+            Some(raw) => message.set(key, Cow::Borrowed(raw)),
+            None => message.remove(key),
+        }
+    }
+    Some(message.to_bytes())
 }
 
 /// `route.metadata` is kept if the response has none.

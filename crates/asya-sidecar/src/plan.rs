@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::envelope::{self, Envelope, Object, Route};
+use crate::envelope::{self, Envelope, Object, Place, Route};
 use crate::lenient;
 
 /// The actor of this sidecar.
@@ -130,7 +130,7 @@ pub struct Outgoing {
     pub kind: Kind,
     /// Content; `None` means the received message, unchanged.
     pub body: Option<Vec<u8>>,
-    /// Index in a fan-out, 0 for the first and for single messages.
+    /// Number in the id of an item of a fan-out, 0 for the first and for single messages.
     pub index: usize,
 }
 
@@ -287,7 +287,7 @@ pub fn decide(
     let failure = match outcome {
         Outcome::Answer(answer) => match read_answer(answer, envelope) {
             Ok(_) if envelope.is_none() => return Decision::Send(Vec::new()),
-            Ok(items) if items.is_empty() => return Decision::Send(vec![unchanged(actor, envelope)]),
+            Ok(items) if items.is_empty() => return Decision::Send(vec![without_items(actor, envelope)]),
             Ok(items) => return Decision::Forward(items),
             Err(failure) if failure.code == UNAVAILABLE => {
                 return Decision::Hold { why: failure.summary() };
@@ -356,6 +356,13 @@ pub fn undeliverable(actor: &Actor, kind: Kind, no_reply: bool, noted: &[u8], wh
     }
 }
 
+/// Decides for a result, `sent`, that is too large for its queue. It would also be too large in an error envelope, so error-end gets the
+/// received message under the id of the result.
+pub fn undeliverable_item(actor: &Actor, kind: Kind, received: &[u8], sent: &[u8], why: &str) -> Option<Outgoing> {
+    let identified = envelope::identified(received, sent);
+    undeliverable(actor, kind, false, identified.as_deref().unwrap_or(received), why)
+}
+
 /// Places of the items in a response. Responses of end actors are only checked for errors.
 ///
 /// Parsed items are not kept, because they need more memory than the response.
@@ -416,15 +423,19 @@ fn reported(item: &Object<'_>) -> Option<Failure> {
     })
 }
 
-/// Without items the envelope goes to the end of its route unchanged.
-fn unchanged(actor: &Actor, envelope: Option<&Envelope<'_>>) -> Outgoing {
+/// Without items the envelope goes to the end of its route: to happy-end unchanged, and to a reply queue with null as its payload, because
+/// the receiver would take another one for the result.
+fn without_items(actor: &Actor, envelope: Option<&Envelope<'_>>) -> Outgoing {
+    let replied = envelope.and_then(|envelope| Some((envelope.reply_to.as_deref()?, envelope)));
+    let body = replied.map(|(_, envelope)| {
+        let mut message = envelope.object.clone();
+        message.set("payload", Cow::Borrowed(RawValue::NULL));
+        message.to_bytes()
+    });
     Outgoing {
-        to: end(
-            &actor.happy_end,
-            envelope.and_then(|envelope| envelope.reply_to.as_deref()),
-        ),
+        to: end(&actor.happy_end, replied.map(|(name, _)| name)),
         kind: Kind::HappyEnd,
-        body: None,
+        body,
         index: 0,
     }
 }
@@ -449,14 +460,15 @@ pub fn results<'a>(
     items.iter().enumerate().map(move |(index, place)| {
         let item = answer.get(place.clone()).unwrap_or_default();
         let made = request.as_ref().map_err(String::clone);
-        made.and_then(|request| result(actor, request, item, index))
+        let place = Place { index, of: items.len() };
+        made.and_then(|request| result(actor, request, item, place))
             // Both were valid before.
             .unwrap_or_else(|why| error_message(actor, Some(body), &Failure::new("processing_error", why), 1))
     })
 }
 
 /// The message of an item of the response.
-fn result(actor: &Actor, request: &Envelope<'_>, item: &[u8], index: usize) -> Result<Outgoing, String> {
+fn result(actor: &Actor, request: &Envelope<'_>, item: &[u8], place: Place) -> Result<Outgoing, String> {
     let item = envelope::parse_object(item).map_err(|error| error.to_string())?;
     let route = route_of(&item)?;
     let (to, kind) = match route.actor() {
@@ -466,8 +478,8 @@ fn result(actor: &Actor, request: &Envelope<'_>, item: &[u8], index: usize) -> R
     Ok(Outgoing {
         to,
         kind,
-        body: Some(envelope::next(request, &item, &route, index)),
-        index,
+        body: Some(envelope::next(request, &item, &route, place)),
+        index: place.number(request),
     })
 }
 

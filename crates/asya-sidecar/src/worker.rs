@@ -270,8 +270,7 @@ fn count(metrics: &Metrics, actor: &Actor, decision: &Decision) {
             tracing::warn!(actor = actor.name, "message failed");
             metrics.failed(Reason::runtime_error);
         }
-        Some(Outgoing { body: None, .. }) => metrics.processed(Status::empty_response),
-        Some(_) => metrics.processed(Status::success),
+        Some(_) => metrics.processed(Status::empty_response),
     }
 }
 
@@ -356,8 +355,9 @@ async fn send_to_any<T: Transport>(
         let undeliverable = |reported| plan::undeliverable(&shared.actor, message.kind, no_reply, reported, &why);
         let instead = match error {
             PublishError::NoQueue(_) => undeliverable(&body),
-            // It would also be too large in an error envelope, so error-end gets the received message.
-            PublishError::TooLarge(_) => undeliverable(&delivery.body),
+            PublishError::TooLarge(_) => {
+                plan::undeliverable_item(&shared.actor, message.kind, &delivery.body, &body, &why)
+            }
             PublishError::HeadersTooLarge(_) if !headers.is_empty() => {
                 headers = &none;
                 match message.kind {

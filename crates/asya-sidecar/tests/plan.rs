@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use runway_asya_sidecar::envelope::Envelope;
 use runway_asya_sidecar::plan::{
     Actor, Admission, Decision, Destination, Failures, Kind, Outcome, Outgoing, Policy, admit, decide, results,
-    undeliverable,
+    undeliverable, undeliverable_item,
 };
 use serde_json::{Value, json};
 
@@ -163,6 +163,68 @@ fn fan_out_gives_children_ids_and_a_parent() {
     assert!(json_of(&outgoing[0]).get("parent_id").is_none());
     assert_eq!(json_of(&outgoing[2])["parent_id"], "42");
     assert_eq!(json_of(&outgoing[2])["payload"], 2);
+}
+
+#[test]
+fn first_item_of_a_fan_out_has_the_number_of_items() {
+    let item = json!({"payload": 1, "route": {"actors": ["a", "b", "c"], "current": 2}});
+    let counted = |request: &Value, items: usize| {
+        let outgoing = answered(request, &json!(vec![&item; items]));
+        let counted = outgoing.iter().map(|message| {
+            let message = json_of(message);
+            (message["id"].clone(), message.get("item_count").cloned())
+        });
+        counted.collect::<Vec<_>>()
+    };
+    assert_eq!(counted(&message(), 1), [(json!("42"), None)]);
+    assert_eq!(
+        counted(&message(), 2),
+        [(json!("42"), Some(json!(2))), (json!("42-1"), None)]
+    );
+    // The next actor of item 0 gets ids that its siblings do not have.
+    let mut first = message();
+    first["item_count"] = json!(2);
+    assert_eq!(counted(&first, 1), [(json!("42"), Some(json!(2)))]);
+    assert_eq!(
+        counted(&first, 3),
+        [
+            (json!("42"), Some(json!(4))),
+            (json!("42-2"), None),
+            (json!("42-3"), None)
+        ]
+    );
+    first["item_count"] = json!("many");
+    assert_eq!(counted(&first, 2)[0], (json!("42"), Some(json!(2))));
+}
+
+#[test]
+fn item_that_is_too_large_fails_under_its_own_id() {
+    let mut request = message();
+    request["reply_to"] = json!("gateway");
+    let received = request.to_string();
+    let sent = json!({"id": "42-1", "parent_id": "42", "payload": "large", "route": {}}).to_string();
+    let error = undeliverable_item(
+        &actor(),
+        Kind::HappyEnd,
+        received.as_bytes(),
+        sent.as_bytes(),
+        "too large",
+    );
+    let error = json_of(&error.expect("an error message"));
+    assert_eq!((&error["id"], &error["parent_id"]), (&json!("42-1"), &json!("42")));
+    assert_eq!(error["payload"]["original_payload"], request["payload"]);
+    assert_eq!(error["failed"], true);
+}
+
+#[test]
+fn caller_gets_null_as_the_result_of_a_handler_that_returns_nothing() {
+    let mut request = message();
+    assert_eq!(answered(&request, &json!([]))[0].body, None);
+    request["reply_to"] = json!("gateway");
+    let reply = &answered(&request, &json!([]))[0];
+    assert_eq!(reply.to, Destination::Reply("gateway".to_owned()));
+    request["payload"] = Value::Null;
+    assert_eq!(json_of(reply), request);
 }
 
 #[test]

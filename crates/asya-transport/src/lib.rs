@@ -60,7 +60,7 @@ pub struct Message<'a> {
     pub body: Bytes,
     /// Transport headers.
     pub headers: &'a Headers,
-    /// Index in a fan-out, 0 for the first and for single messages.
+    /// Number of an item of a fan-out, 0 for the first and for single messages.
     pub index: usize,
 }
 

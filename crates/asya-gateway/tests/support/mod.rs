@@ -48,6 +48,14 @@ def fail(payload):
 def fan(payload):
     return [{"n": n} for n in range(payload["n"])]
 
+def picky(payload):
+    if payload["n"] % 2:
+        raise ValueError("odd")
+    return payload
+
+def silent(payload):
+    return None
+
 def large(payload):
     return "x" * payload["bytes"]
 

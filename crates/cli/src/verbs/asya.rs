@@ -404,13 +404,15 @@ fn finished(job: &Job) -> Result<Answer, Error> {
             status: text::cell(&job.status),
         });
     }
-    match &job.result {
-        Some(result) => Ok(Answer::new(format!("{result}\n"), Vec::new())),
-        None => Err(Error::JobFailed {
+    if !job.has_succeeded() {
+        return Err(Error::JobFailed {
             id: job.id.clone(),
             message: job.failure(),
-        }),
+        });
     }
+    // A handler that returns nothing has the result null.
+    let result = job.result.as_ref().map_or("null", |result| result.get());
+    Ok(Answer::new(format!("{result}\n"), Vec::new()))
 }
 
 fn note(text: String) -> Diagnostic {

@@ -86,7 +86,7 @@ pub struct Job {
     pub id: String,
     /// `pending`, `running`, `succeeded`, `failed` or `cancelled`.
     pub status: String,
-    /// Result, as the actor wrote it.
+    /// Result, as the actor wrote it; `None` also if it is null.
     #[serde(default)]
     pub result: Option<Box<RawValue>>,
     /// Error envelope.
@@ -98,6 +98,11 @@ impl Job {
     /// Whether there is nothing to wait for.
     pub fn is_final(&self) -> bool {
         !matches!(self.status.as_str(), "pending" | "running")
+    }
+
+    /// Whether it has a result, and all its items have.
+    pub fn has_succeeded(&self) -> bool {
+        self.status == "succeeded"
     }
 
     /// The failure as one line.
