@@ -8,7 +8,8 @@ use sha2::{Digest as _, Sha256};
 /// Largest number of messages to remember. The oldest is forgotten first.
 const MOST: usize = 1024;
 
-type Key = [u8; 32];
+/// Digest of a message.
+pub type Key = [u8; 32];
 
 /// Number of crashes by message.
 #[derive(Debug, Default)]
@@ -45,7 +46,8 @@ impl Crashes {
     }
 }
 
-fn key(body: &[u8]) -> Key {
+/// Digest of a message.
+pub fn key(body: &[u8]) -> Key {
     Sha256::digest(body).into()
 }
 

@@ -13,6 +13,7 @@
 //! | [`alias`] | moves messages that arrive under the name of the public Asya |
 //! | [`progress`] | reports to a gateway |
 //! | [`crashes`] | messages during whose call the runtime died |
+//! | [`finished`] | results whose connection was lost |
 //! | [`transport`] | brokers behind one trait, names of queues: the crate `asya-transport` |
 //! | [`config`] | settings |
 //! | [`metrics`], [`admin`], [`process`] | metrics, probes, logs and exit code |
@@ -22,6 +23,7 @@ pub mod alias;
 pub mod config;
 pub mod crashes;
 pub mod envelope;
+pub mod finished;
 pub mod gate;
 pub mod lenient;
 pub mod metrics;
@@ -40,6 +42,7 @@ use tokio_util::task::TaskTracker;
 
 use config::{BrokerKind, Config};
 use crashes::Crashes;
+use finished::Finished;
 use gate::Gate;
 use metrics::Metrics;
 use runtime::Caller;
@@ -47,6 +50,9 @@ use transport::Transport;
 use transport::rabbitmq::RabbitMq;
 use transport::sqs::Sqs;
 use worker::Shared;
+
+/// Part of the largest message that is kept of results whose connection was lost: 8 MiB by default.
+const FINISHED_SHARE: usize = 8;
 
 /// Failure that ends the sidecar.
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +123,7 @@ async fn run_on<T: Transport>(
         metrics,
         gate: Gate::new(config.runtime_concurrency.into()),
         crashes: Crashes::default(),
+        finished: Finished::new(config.policy().max_bytes / FINISHED_SHARE),
         reporter: config.gateway_url.as_deref().and_then(progress::Reporter::start),
         stopping: CancellationToken::new(),
         give_up: CancellationToken::new(),

@@ -1,6 +1,5 @@
 //! Processing of a message: receive it, call the runtime, decide, send, wait for the confirms, acknowledge.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::crashes::Crashes;
+use crate::finished::{Finished, Response};
 use crate::gate::Gate;
 use crate::metrics::{Metrics, Reason, Status};
 use crate::plan::{self, Actor, Admission, Decision, Destination, Failures, Kind, Outcome, Outgoing, Policy};
@@ -50,6 +50,8 @@ pub struct Shared<T> {
     pub gate: Gate,
     /// Messages during whose call the runtime died.
     pub crashes: Crashes,
+    /// Results whose connection was lost.
+    pub finished: Finished,
     /// Reports progress, if there is a gateway.
     pub reporter: Option<Reporter>,
     /// Cancelled when the sidecar shuts down.
@@ -73,8 +75,8 @@ enum Handled {
 /// Results of a message.
 enum Results {
     Made(Vec<Outgoing>),
-    /// Made from these places of the response when they are sent.
-    Items(Vec<u8>, Vec<Range<usize>>),
+    /// Made from the items of the response when they are sent.
+    Items(Response),
 }
 
 /// Processes messages until the transport is stopped. Messages are received only while the runtime is ready. Results are sent while
@@ -101,6 +103,11 @@ pub async fn work<T: Transport>(shared: Arc<Shared<T>>, mut caller: Caller) {
             () = shared.give_up.cancelled() => Handled::Return(Duration::ZERO),
         };
         match handled {
+            // At once, because the next delivery can be that of this message.
+            Handled::Send(Results::Items(response)) if shared.transport.is_lost(&delivery.receipt) => {
+                shared.finished.keep(&delivery.body, response);
+                shared.metrics.active.dec();
+            }
             Handled::Send(results) => {
                 let settling = Arc::clone(&shared);
                 shared.settling.spawn(async move {
@@ -181,6 +188,10 @@ async fn handle<T: Transport>(
 ) -> Handled {
     let Shared { actor, policy, .. } = shared;
     let body = &delivery.body;
+    if let Some(response) = shared.finished.take(body) {
+        tracing::info!("sending the results of an earlier delivery, whose connection was lost");
+        return Handled::Send(Results::Items(response));
+    }
     let received = Instant::now();
     let mut failures = Failures {
         errors: 0,
@@ -225,7 +236,7 @@ async fn handle<T: Transport>(
         };
         let results = match decision {
             Decision::Send(outgoing) => Results::Made(outgoing),
-            Decision::Forward(items) => Results::Items(answer, items),
+            Decision::Forward(items) => Results::Items(Response { answer, items }),
             Decision::Hold { why } => {
                 let pause = hold.pause();
                 if received.elapsed() > LONGEST_HOLD {
@@ -276,23 +287,8 @@ fn count(metrics: &Metrics, actor: &Actor, decision: &Decision) {
 
 /// Sends all results, then acknowledges. If the connection is lost, the broker delivers the message again.
 async fn settle<T: Transport>(shared: &Shared<T>, delivery: Delivery<T::Receipt>, results: Results) {
-    let all_sent = async {
-        match results {
-            Results::Made(outgoing) => {
-                for message in outgoing {
-                    send(shared, &delivery, message).await?;
-                }
-            }
-            Results::Items(answer, items) => {
-                for message in plan::results(&shared.actor, &delivery.body, &answer, &items) {
-                    send(shared, &delivery, message).await?;
-                }
-            }
-        }
-        Ok::<_, Lost>(())
-    };
     let outcome = tokio::select! {
-        outcome = all_sent => Some(outcome),
+        outcome = send_all(shared, &delivery, results) => Some(outcome),
         () = shared.give_up.cancelled() => None,
     };
     match outcome {
@@ -300,6 +296,40 @@ async fn settle<T: Transport>(shared: &Shared<T>, delivery: Delivery<T::Receipt>
         Some(Err(Lost)) => {}
         None => shared.transport.give_back(delivery.receipt).await,
     }
+}
+
+/// Sends all results. Keeps them if the connection is lost.
+async fn send_all<T: Transport>(
+    shared: &Shared<T>,
+    delivery: &Delivery<T::Receipt>,
+    results: Results,
+) -> Result<(), Lost> {
+    match results {
+        Results::Made(outgoing) => {
+            for message in outgoing {
+                send(shared, delivery, message).await?;
+            }
+        }
+        Results::Items(response) => {
+            let sent = send_items(shared, delivery, &response).await;
+            if sent.is_err() {
+                shared.finished.keep(&delivery.body, response);
+            }
+            return sent;
+        }
+    }
+    Ok(())
+}
+
+async fn send_items<T: Transport>(
+    shared: &Shared<T>,
+    delivery: &Delivery<T::Receipt>,
+    Response { answer, items }: &Response,
+) -> Result<(), Lost> {
+    for message in plan::results(&shared.actor, &delivery.body, answer, items) {
+        send(shared, delivery, message).await?;
+    }
+    Ok(())
 }
 
 /// The connection is lost, and the broker delivers the message again.
@@ -378,7 +408,10 @@ async fn send_to_any<T: Transport>(
             message = instead;
             body = taken(&mut message, &delivery.body);
         } else {
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::select! {
+                () = tokio::time::sleep(backoff.pause()) => {}
+                () = shared.transport.lost(&delivery.receipt) => {}
+            }
         }
     }
 }

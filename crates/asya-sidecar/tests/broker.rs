@@ -148,6 +148,7 @@ async fn only_attempts_that_began_are_counted_and_no_work_is_thrown_away() -> Re
         a_message_that_ends_its_pod(&rabbit),
         a_deleted_queue(&rabbit),
         a_retry_of_a_lost_delivery(&rabbit),
+        a_result_of_a_lost_delivery(&rabbit),
     )?;
     rabbit.stop().await;
     Ok(())
@@ -1227,6 +1228,29 @@ async fn a_deleted_queue(rabbit: &RabbitMq) -> Result<()> {
     recorded.finished(0..5).await?;
     let calls: Vec<usize> = (0..5).map(|number| recorded.calls(number)).collect();
     assert_eq!(calls, [1; 5]);
+    Ok(())
+}
+
+/// The result of a message whose connection is lost during the call is sent with the next delivery, without another call.
+async fn a_result_of_a_lost_delivery(rabbit: &RabbitMq) -> Result<()> {
+    let recorded = Recorded::new(rabbit, "result").await?;
+    let proxy = Proxy::start(rabbit.address()).await?;
+    let url = format!("amqp://guest:guest@{}/%2f", proxy.address());
+    let _actor = recorded.actor(&url).await?;
+    for number in 0..3 {
+        recorded.send(json!({"n": number, "seconds": 2})).await?;
+    }
+    for number in 0..3 {
+        eventually(PATIENCE, async || {
+            ensure!(recorded.calls(number) == 1);
+            Ok(())
+        })
+        .await?;
+        proxy.cut();
+    }
+    recorded.finished(0..3).await?;
+    let calls: Vec<usize> = (0..3).map(|number| recorded.calls(number)).collect();
+    assert_eq!(calls, [1; 3]);
     Ok(())
 }
 

@@ -109,6 +109,9 @@ pub trait Transport: Send + Sync + 'static {
     /// Whether the broker delivers a message again, whatever becomes of this delivery.
     fn is_lost(&self, receipt: &Self::Receipt) -> bool;
 
+    /// Waits until [`Transport::is_lost`].
+    fn lost(&self, receipt: &Self::Receipt) -> impl Future<Output = ()> + Send;
+
     /// Returns a message to the queue.
     fn give_back(&self, receipt: Self::Receipt) -> impl Future<Output = ()> + Send;
 

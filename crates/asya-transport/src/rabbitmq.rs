@@ -421,6 +421,10 @@ impl Transport for RabbitMq {
         receipt.is_lost()
     }
 
+    async fn lost(&self, receipt: &Receipt) {
+        receipt.session.dead.cancelled().await;
+    }
+
     async fn give_back(&self, receipt: Receipt) {
         receipt.session.give_back(receipt.tag);
     }

@@ -347,6 +347,10 @@ impl Transport for Sqs {
         false
     }
 
+    async fn lost(&self, _: &Receipt) {
+        std::future::pending().await
+    }
+
     async fn give_back(&self, receipt: Receipt) {
         give_back(&self.queues.client, receipt).await;
     }
