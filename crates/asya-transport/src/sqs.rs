@@ -348,7 +348,7 @@ impl Transport for Sqs {
     }
 
     async fn lost(&self, _: &Receipt) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn give_back(&self, receipt: Receipt) {
