@@ -174,26 +174,7 @@ impl Metrics {
             "Messages returned to the queue, because the runtime is not ready, or a service that it needs is down for minutes",
             metrics.returned.clone(),
         );
-        registry.register(
-            "runtime_not_ready",
-            "Connections to a runtime that is not ready. While all are, no messages are received",
-            metrics.not_ready.clone(),
-        );
-        registry.register(
-            "runtime_hung",
-            "Connections to a runtime that is still busy with a call that timed out, and has to be restarted",
-            metrics.hung.clone(),
-        );
-        registry.register(
-            "sending_blocked",
-            "Messages whose results wait because the broker does not let the user of the sidecar send them. While there are any, no messages are received",
-            metrics.blocked.clone(),
-        );
-        registry.register(
-            "active_messages",
-            "Messages received and not settled yet",
-            metrics.active.clone(),
-        );
+        metrics.register_gauges(&mut registry);
         registry.register(
             "processing_duration_seconds",
             "Time from receiving a message to its acknowledgement",
@@ -220,6 +201,29 @@ impl Metrics {
             metrics.size.clone(),
         );
         Self { registry, ..metrics }
+    }
+
+    fn register_gauges(&self, registry: &mut Registry) {
+        registry.register(
+            "runtime_not_ready",
+            "Connections to a runtime that is not ready. While all are, no messages are received",
+            self.not_ready.clone(),
+        );
+        registry.register(
+            "runtime_hung",
+            "Connections to a runtime that is still busy with a call that timed out, and has to be restarted",
+            self.hung.clone(),
+        );
+        registry.register(
+            "sending_blocked",
+            "Messages whose results wait because the broker does not let the user of the sidecar send them. While there are any, no messages are received",
+            self.blocked.clone(),
+        );
+        registry.register(
+            "active_messages",
+            "Messages received and not settled yet",
+            self.active.clone(),
+        );
     }
 
     /// Metrics with one observation each, for the reference documentation.
