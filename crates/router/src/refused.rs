@@ -106,12 +106,25 @@ impl Refused {
         Self::new(Refusal::ambiguous, status, "model_ambiguous", message)
     }
 
-    /// No such path.
+    /// No such path of the router.
     pub(crate) fn no_route() -> Self {
-        let paths = ENDPOINTS.map(|endpoint| endpoint.path).join(", ");
-        let text = format!("no such path: use GET /v1/models, or POST {paths}");
+        Self::no_path(&format!("GET /v1/models, or POST {}", paths()))
+    }
+
+    /// No such path behind the endpoint picker, which lists no models.
+    pub(crate) fn not_picked() -> Self {
+        Self::no_path(&format!("POST {}", paths()))
+    }
+
+    fn no_path(known: &str) -> Self {
+        let text = format!("no such path: use {known}");
         Self::new(Refusal::invalid, StatusCode::NOT_FOUND, "not_found", text)
     }
+}
+
+/// Paths that are passed on to engines.
+fn paths() -> String {
+    ENDPOINTS.map(|endpoint| endpoint.path).join(", ")
 }
 
 impl IntoResponse for Refused {
@@ -159,5 +172,23 @@ impl From<runway_callers::Error> for Refused {
             }
             Busy | Unavailable(_) => Self::unavailable(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_of_the_picker_names_no_path_that_it_refuses() {
+        let (router, picker) = (Refused::no_route().to_string(), Refused::not_picked().to_string());
+        assert!(
+            router.contains("GET /v1/models, or POST /v1/chat/completions"),
+            "{router}"
+        );
+        assert!(
+            picker.contains("use POST /v1/chat/completions") && !picker.contains("GET"),
+            "{picker}"
+        );
     }
 }

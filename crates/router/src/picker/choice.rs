@@ -52,7 +52,7 @@ impl InFlight {
 /// The path is not one of inference, the name does not lead to one model, or that does not serve.
 pub async fn choose(api: &Api, asked: &Asked) -> Result<(Chosen, InFlight), Refused> {
     let endpoint = Endpoint::at(&asked.path).filter(|_| asked.method == "POST");
-    let endpoint = endpoint.ok_or_else(Refused::no_route)?;
+    let endpoint = endpoint.ok_or_else(Refused::not_picked)?;
     let read = asked
         .has_body
         .then(|| Requested::read(endpoint, &asked.headers, &asked.body));
