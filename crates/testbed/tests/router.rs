@@ -217,6 +217,7 @@ async fn serve(bed: &Bed<Node>) -> Result<(Endpoint, load::Way, SocketAddr, Abor
         to: load::Address::Socket(listener.local_addr()?),
         token: token(bed).await?,
         model: NAME.to_owned(),
+        headers: Vec::new(),
     };
     config.auth_info.token = Some(way.token.clone().into());
     // Each failure counts.

@@ -141,6 +141,7 @@ impl<'a> Stage<'a> {
             to: installed.service(NAMESPACE, router::NAME),
             token: tokens::token(&installed.client(), "default", CALLER, &[runway_router::AUDIENCE]).await?,
             model: NAME.to_owned(),
+            headers: Vec::new(),
         };
         let load = Load::begin(&[through_router, installed.at_service()]);
         load.is_answered().await?;

@@ -171,6 +171,7 @@ impl Installed {
             to: self.service("default", NAME),
             token: String::new(),
             model: NAME.to_owned(),
+            headers: Vec::new(),
         }
     }
 

@@ -39,6 +39,8 @@ pub struct Way {
     pub token: String,
     /// Name of the model in requests.
     pub model: String,
+    /// Further headers of requests.
+    pub headers: Vec<(&'static str, String)>,
 }
 
 /// An address that this machine reaches.
@@ -214,7 +216,11 @@ impl Asker {
         }
         let connected = timeout(CONNECTED_WITHIN, Connection::open(address)).await;
         let mut connection = connected.with_context(|| format!("no connection to {address}"))??;
-        let answer = Answer::of(connection.send(chat(&self.way.token, &request)?).await?).await?;
+        let mut chat = chat(&self.way.token, &request)?;
+        for (name, value) in &self.way.headers {
+            chat.headers_mut().insert(*name, value.parse()?);
+        }
+        let answer = Answer::of(connection.send(chat).await?).await?;
         let is_whole = if self.streams {
             answer.text.matches("\"content\"").count() >= pieces().len()
                 && answer.text.trim_end().ends_with("data: [DONE]")
