@@ -12,6 +12,9 @@ pub(crate) enum Lane {
     /// The real KubeRay operator and Ray Serve on a real node, with a stand-in for the engine. The first run fetches 150 MB; 1 GB of
     /// disk, 4 GB of memory and about eight minutes.
     Ray,
+    /// A real Envoy and the reference endpoint picker as the data path of a Gateway, whose controller is simulated, before llama-server on
+    /// a real node. The first run builds the picker; 500 MB of disk and about four minutes.
+    Gateway,
     /// RabbitMQ 4: a cluster of three nodes under faults, and the tests of actors with a broker. The first run fetches 80 MB; 200 MB of
     /// disk and about ten minutes.
     Rabbitmq4,
@@ -41,6 +44,10 @@ impl Lane {
             },
             Self::Ray => Tests {
                 own: &["crates/testbed/tests/ray.rs", "dev/upstream/tests/ray.rs"],
+                ..Tests::default()
+            },
+            Self::Gateway => Tests {
+                own: &["crates/testbed/tests/gateway.rs"],
                 ..Tests::default()
             },
             Self::Rabbitmq4 => Tests {

