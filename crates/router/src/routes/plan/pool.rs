@@ -110,7 +110,7 @@ fn wanted(seen: &Observed, service: &ServicePort) -> Result<Apply, String> {
             "kind": "Service",
             "name": picker.name.of(&md.name_any()),
             "port": { "number": picker.port },
-            // While the picker does not answer, the Gateway chooses a pod itself.
+            // While the picker does not answer, the Gateway chooses a pod itself. Envoy 1.40 fails requests whose body it has sent.
             "failureMode": "FailOpen",
         });
     }
