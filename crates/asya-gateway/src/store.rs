@@ -930,7 +930,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(
             &folder.path().join("jobs.redb"),
-            Limits {
+            Capacity {
                 bytes: 1_000_000,
                 ..limits()
             },

@@ -118,7 +118,10 @@ mod tests {
 
     use super::*;
 
-    fn of(containers: &[(&str, &[(i64, &str)])]) -> Result<Option<i64>, String> {
+    /// Names of containers with the numbers and names of their ports.
+    type Pod = [(&'static str, &'static [(i64, &'static str)])];
+
+    fn of(containers: &Pod) -> Result<Option<i64>, String> {
         let port = |(number, name): &(i64, &str)| match *name {
             "" => json!({"containerPort": number}),
             "udp" => json!({"containerPort": number, "protocol": "UDP"}),
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn port_of_the_model_is_chosen_in_pods_of_real_platforms() {
-        let cases: [(&str, &[(&str, &[(i64, &str)])], i64); 9] = [
+        let cases: [(&str, &Pod, i64); 9] = [
             ("vLLM", &[("vllm", &[(8000, "")])], 8000),
             (
                 "Triton, gRPC first",
@@ -177,7 +180,7 @@ mod tests {
 
     #[test]
     fn uncertain_ports_are_listed() {
-        let three: &[(i64, &str)] = &[(8000, ""), (8001, ""), (8002, "")];
+        let three: &'static [(i64, &'static str)] = &[(8000, ""), (8001, ""), (8002, "")];
         assert_eq!(
             of(&[("triton", three)]),
             Err("has the ports 8000, 8001, 8002, and it is not certain which one is for HTTP".to_owned())

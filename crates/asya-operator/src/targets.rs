@@ -752,7 +752,7 @@ const RAY_SERVE_PORT: i64 = 8000;
 fn is_in_cluster(url: &str) -> bool {
     let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = authority.split([':', '/']).next().unwrap_or_default();
-    host.ends_with(".svc") || host.contains(".svc.")
+    format!("{host}.").contains(".svc.")
 }
 
 fn coming(reason: ActorReason, message: String) -> Unresolved {

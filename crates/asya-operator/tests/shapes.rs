@@ -16,7 +16,7 @@ use serde_json::json;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Shape {
-    shape: String,
+    name: String,
     /// The target, and the workload that its controller created.
     objects: Vec<DynamicObject>,
     strategy: Option<String>,
@@ -34,7 +34,7 @@ fn each_shape_of_a_workload_is_bound_or_refused() {
 
 fn difference(shape: &Shape) -> Option<String> {
     let found = bound(shape);
-    (found != shape.bound).then(|| format!("{}\n  expected {}\n  found    {found}", shape.shape, shape.bound))
+    (found != shape.bound).then(|| format!("{}\n  expected {}\n  found    {found}", shape.name, shape.bound))
 }
 
 /// The strategy and the URL, or the message of the refusal.
@@ -52,7 +52,7 @@ fn bound(shape: &Shape) -> String {
     }))
     .unwrap();
     let Work::Bound(request) = Request::new(&actor).unwrap().work else {
-        panic!("{}: not a binding", shape.shape);
+        panic!("{}: not a binding", shape.name);
     };
     let found: Objects = shape.objects.iter().map(seen).collect();
     match resolve(&request, "team", false, &found) {

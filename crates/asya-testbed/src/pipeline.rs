@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -20,7 +20,6 @@ use lapin::{
 };
 use tempfile::TempDir;
 
-use runway_testbed::eventually;
 use runway_testbed::process::{self, Component, Process};
 
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
@@ -311,15 +310,17 @@ impl Broker {
         };
         let properties = properties.with_delivery_mode(2);
         // A quorum queue rejects messages until it has a leader.
-        let confirm = eventually(ACCEPTED_WITHIN, async || {
-            let sent = self
-                .channel
-                .basic_publish(exchange.into(), key.into(), options, body, properties.clone());
+        let until = Instant::now() + ACCEPTED_WITHIN;
+        let confirm = loop {
+            let channel = &self.channel;
+            let sent = channel.basic_publish(exchange.into(), key.into(), options, body, properties.clone());
             let confirm = sent.await?.await?;
-            ensure!(confirm.is_ack(), "the broker rejects messages for {key}");
-            Ok(confirm)
-        })
-        .await?;
+            if confirm.is_ack() {
+                break confirm;
+            }
+            ensure!(Instant::now() < until, "the broker rejects messages for {key}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
         ensure!(confirm.take_message().is_none(), "the broker has no queue for {key}");
         Ok(())
     }

@@ -21,7 +21,7 @@ use runway_doctor::check::page;
 use runway_manifests::{self as manifests, Component, Release};
 
 use deploy::{argocd, chart, kustomize, monitoring};
-use docs::{api, changes, command, images, metrics, permissions, reference, settings, status, versions};
+use docs::{api, changes, command, images, metrics, permissions, reference, settings, shapes, status, versions};
 
 /// Development tasks of this repository.
 #[derive(Parser)]

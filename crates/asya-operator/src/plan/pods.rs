@@ -101,7 +101,7 @@ pub(super) fn of_target(seen: &Observed, request: &Request, workload: &Key) -> H
             "its pods cannot be created: {} ({}){}",
             failure.message,
             failure.reason,
-            remedy(&failure.message)
+            remedy(failure.message)
         ),
     });
     Health {

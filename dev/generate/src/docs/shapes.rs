@@ -27,7 +27,7 @@ explains the strategies.
 /// A case, as the test reads it.
 #[derive(Deserialize)]
 struct Shape {
-    shape: String,
+    name: String,
     objects: Vec<Value>,
     strategy: Option<String>,
     url: Option<String>,
@@ -48,8 +48,8 @@ pub(crate) fn page() -> Result<String> {
             Some((strategy, url)) if !shape.bound.starts_with("refused: ") => format!("{strategy}, `{url}`"),
             _ => shape.bound,
         };
-        let kind = kind.with_context(|| format!("{CASES}: {} has no object", shape.shape))?;
-        writeln!(page, "| {} | {kind} | {} | {bound} |", shape.shape, set.join(", "))?;
+        let kind = kind.with_context(|| format!("{CASES}: {} has no object", shape.name))?;
+        writeln!(page, "| {} | {kind} | {} | {bound} |", shape.name, set.join(", "))?;
     }
     Ok(page)
 }
