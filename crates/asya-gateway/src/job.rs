@@ -234,7 +234,7 @@ struct ProgressView<'a> {
     percent: u8,
 }
 
-/// What has arrived for an item.
+/// Results that have arrived for an item.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// Whether the item failed.

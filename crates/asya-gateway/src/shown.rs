@@ -83,7 +83,7 @@ impl Shown {
     }
 }
 
-/// What the view of an item shows. `failure` is the error of the whole job.
+/// View of an item. `failure` is the error of the whole job.
 fn received<'a>(outcome: Option<&'a Outcome>, failure: Option<&'a Outcome>) -> Option<Received<'a>> {
     let raw = |outcome: &'a Outcome| serde_json::from_slice::<&RawValue>(&outcome.payload).ok();
     let (results, errors): (Vec<_>, Vec<_>) = outcome.into_iter().chain(failure).partition(|outcome| !outcome.failed);

@@ -28,8 +28,8 @@ def test_dataclass_is_made_of_the_payload_and_written_back(start):
 def test_payload_that_does_not_fit_names_the_field(start):
     runtime = start("typed.describe")
     for payload, text in [
-        ("text", "the payload is no `Document`: it must be an object, not a string"),
-        ({**DOCUMENT, "id": "seven"}, "the payload is no `Document`: `id`: badly formed hexadecimal UUID string"),
+        ("text", "the payload is not a `Document`: it must be an object, not a string"),
+        ({**DOCUMENT, "id": "seven"}, "the payload is not a `Document`: `id`: badly formed hexadecimal UUID string"),
         ({**DOCUMENT, "parts": [{}]}, "`parts`: Part.__init__() missing 1 required positional argument: 'text'"),
         ({**DOCUMENT, "kind": "song"}, "`kind`: 'song' is not a valid Kind"),
     ]:
@@ -42,7 +42,7 @@ def test_pydantic_model_is_validated_and_written(start):
     messages = runtime.ask(envelope({"text": "why", "top": 2}))
     assert [message["payload"] for message in messages] == [{"text": "why 0", "top": 3}, {"text": "why 1", "top": 3}]
     message = error_of(runtime.ask(envelope({"top": "many"})))[1]["message"]
-    assert message.startswith("the payload is no `Question`: 2 validation errors for Question")
+    assert message.startswith("the payload is not a `Question`: 2 validation errors for Question")
 
 
 def test_times_identifiers_and_enumerations_are_written(start):

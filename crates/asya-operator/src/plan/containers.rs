@@ -202,7 +202,7 @@ fn meeting_env(request: &Request, meeting: Meeting) -> Value {
     }
 }
 
-/// What both containers must know: the time limit of a call, because a runtime whose handler does not return ends soon after the
+/// Variables that both containers need: the time limit of a call, because a runtime whose handler does not return ends soon after the
 /// sidecar stops to wait for it, and the number of calls.
 fn shared_env(request: &Request) -> impl Iterator<Item = Value> {
     let timeout = plain("ASYA_RUNTIME_TIMEOUT", &format!("{}s", request.processing));

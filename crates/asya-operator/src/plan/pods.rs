@@ -110,7 +110,7 @@ pub(super) fn of_target(seen: &Observed, request: &Request, workload: &Key) -> H
     }
 }
 
-/// What to do about pods that the API server refuses, if that is known.
+/// Remedy for pods that the API server refuses, if it is known.
 pub(super) fn remedy(refusal: &str) -> &'static str {
     if refusal.contains("PodSecurity") {
         ". Set spec.runtime.securityContext as the other containers of the target have it, or binding.strategy to Proxy"

@@ -373,7 +373,7 @@ fn running(
     }
 }
 
-/// What to do about a workload that does not replace its pods by itself.
+/// Remedy for a workload that does not replace its pods by itself.
 fn held_back(live: &DynamicObject) -> Option<&'static str> {
     let spec = &live.data["spec"];
     let strategy = &spec["updateStrategy"];

@@ -86,7 +86,7 @@ impl Surroundings {
     }
 }
 
-/// What Pod Security `restricted` requires and every image accepts.
+/// Settings that Pod Security `restricted` requires and every image accepts.
 fn restricted() -> Value {
     json!({
         "allowPrivilegeEscalation": false,

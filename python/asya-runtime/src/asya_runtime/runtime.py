@@ -361,7 +361,7 @@ def _read_payload(hint: type, payload: Any) -> Any:
     try:
         return _read(hint, payload)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the payload is no `{hint.__name__}`: {error}") from None
+        raise ValueError(f"the payload is not a `{hint.__name__}`: {error}") from None
 
 
 def _read(hint: Any, value: Any) -> Any:
