@@ -14,7 +14,7 @@ async fn no_message_is_lost_on_rabbitmq_under_faults() -> Result<()> {
     let options = ChaosOptions {
         envelopes: 5_000,
         faults: 20,
-        prefetch: 20,
+        prefetch: 8,
         seed: 0x5eed,
     };
     let mut rabbit = RabbitMq::start(RabbitMqOptions::default()).await?;

@@ -43,9 +43,10 @@ const CHUNK: u64 = 1000;
 /// Time of a fault that ends by itself.
 const OUTAGE: Duration = Duration::from_secs(3);
 /// Time in which a sidecar receives messages, before it is killed with them.
-const DELIVERY: Duration = Duration::from_millis(700);
-/// Most kills until a message exceeds its limit of deliveries.
-const MOST_KILLS: usize = 20;
+const DELIVERY: Duration = Duration::from_millis(300);
+/// Most kills until a message exceeds its limit of deliveries, for each message of the prefetch count: after the first kill, the sidecar has
+/// one message at a time, and the broker puts a returned one behind the others.
+const MOST_KILLS: usize = 2 * RETURNS as usize;
 /// A message that takes this long is lost: every component restarts within seconds.
 const LOST_AFTER: Duration = Duration::from_mins(1);
 /// Time without messages after which processes that have ended are started again, as a kubelet would.
@@ -330,7 +331,8 @@ impl<'a, Q: Queues> Bed<'a, Q> {
         self.actors[victim].pause_runtime()?;
         // The queue may be empty.
         self.send_further(victim, &[]).await?;
-        for _ in 0..MOST_KILLS {
+        let most = MOST_KILLS * self.options.prefetch.max(4);
+        for _ in 0..most {
             // Those that are returned, or were sent on and are not acknowledged.
             let in_flight = self.options.prefetch;
             self.ledger.allow_duplicates(in_flight);
@@ -341,7 +343,7 @@ impl<'a, Q: Queues> Bed<'a, Q> {
                 return self.actors[victim].resume_runtime();
             }
         }
-        anyhow::bail!("no message has exceeded the limit of deliveries after {MOST_KILLS} kills")
+        anyhow::bail!("no message has exceeded the limit of deliveries after {most} kills")
     }
 
     /// Kills a sidecar, and starts it when its messages can be delivered again; done when it has received some.
