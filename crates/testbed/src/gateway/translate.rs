@@ -409,8 +409,13 @@ mod tests {
     use super::*;
 
     fn object<T: DeserializeOwned>(kind: &str, name: &str, rest: &Value) -> T {
+        let version = match kind {
+            "Pod" | "Service" => "v1",
+            "EndpointSlice" => "discovery.k8s.io/v1",
+            _ => "gateway.networking.k8s.io/v1",
+        };
         let mut value = json!({
-            "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+            "apiVersion": version, "kind": kind,
             "metadata": { "name": name, "namespace": "a", "creationTimestamp": "2026-01-01T00:00:00Z" },
         });
         for (field, content) in rest.as_object().unwrap() {
