@@ -322,7 +322,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _unicode(text: str) -> str:
-    """The text with lone surrogates, such as those of file names that are not UTF-8, as `\\udce9`: JSON cannot represent them."""
+    """The text with lone surrogates, such as those of file names that are not UTF-8, as `\\udce9`, which JSON can represent."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
