@@ -313,7 +313,8 @@ impl Gateway {
         Ok(job.is_some_and(|job| user != Some(tenants.user(&job.namespace).as_str())))
     }
 
-    async fn finish(&self, item: &Item, items: u32, mut outcome: Outcome) -> Result<(), store::Error> {
+    async fn finish(&self, item: &Item, items: u32, outcome: Outcome) -> Result<(), store::Error> {
+        let mut outcome = for_callers(outcome);
         if outcome.payload.len() > self.settings.largest_result {
             outcome = too_large(outcome.payload.len(), self.settings.largest_result);
         }
@@ -441,6 +442,21 @@ fn first(job: &Job) -> String {
     job.route.first().cloned().unwrap_or_default()
 }
 
+/// The result without the traceback of an error, whose paths and code are not the caller's: the log of asya-runtime has it.
+fn for_callers(outcome: Outcome) -> Outcome {
+    let Ok(mut error) = serde_json::from_slice::<serde_json::Value>(&outcome.payload) else {
+        return outcome;
+    };
+    let details = error.get_mut("details").and_then(serde_json::Value::as_object_mut);
+    if outcome.failed && details.is_some_and(|details| details.remove("traceback").is_some()) {
+        return Outcome {
+            failed: true,
+            payload: error.to_string().into(),
+        };
+    }
+    outcome
+}
+
 fn too_large(length: usize, largest: usize) -> Outcome {
     let message = format!("the result has {length} bytes, and the gateway keeps at most {largest} (--largest-result)");
     let error = serde_json::json!({"error": "result_too_large", "details": {"message": message}});
@@ -494,6 +510,22 @@ mod tests {
         };
         let store = Store::open(&folder.path().join("jobs.redb"), limits).unwrap();
         Gateway::new(store, Arc::new(Away), Arc::default(), settings)
+    }
+
+    #[test]
+    fn traceback_is_kept_from_callers() {
+        let details = r#"{"message":"no such word","type":"KeyError","traceback":"File \"/app/reviews.py\", line 7"}"#;
+        let payload = format!(r#"{{"error":"processing_error","details":{details}}}"#);
+        let of = |failed: bool| {
+            let payload = payload.clone().into();
+            for_callers(Outcome { failed, payload }).payload
+        };
+        let error: serde_json::Value = serde_json::from_slice(&of(true)).unwrap();
+        assert_eq!(
+            error,
+            serde_json::json!({"error": "processing_error", "details": {"message": "no such word", "type": "KeyError"}})
+        );
+        assert_eq!(of(false), payload, "a result is passed on as it is");
     }
 
     fn job(key: Option<Key>) -> Job {
