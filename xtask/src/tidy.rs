@@ -141,6 +141,7 @@ const PURE: &[&str] = &[
     "crates/provider-*/src",
     "crates/asya-operator/src/plan",
     "crates/asya-operator/src/request.rs",
+    "crates/asya-operator/src/formula.rs",
     "crates/asya-operator/src/ports.rs",
     "crates/asya-operator/src/targets.rs",
     "crates/asya-operator/src/names.rs",

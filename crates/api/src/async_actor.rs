@@ -68,6 +68,12 @@ pub mod messages {
     pub const FORMULA: &str = "scaling.advanced.formula is required with advanced.target, activationTarget or metricType: set it, for example to queue (the name of the queue's trigger)";
     /// The formula has no target.
     pub const FORMULA_TARGET: &str = "scaling.advanced.target is required with advanced.formula: what the result of the formula is divided by, such as '5'";
+    /// A name in the formula is not that of a trigger.
+    pub fn formula_name(name: &str) -> String {
+        format!(
+            "scaling.advanced.formula: {name} is not the name of a trigger: use queue or, with queueAlias, alias, in KEDA's expressions such as max([queue, 1])"
+        )
+    }
     /// The formula does not count the messages of the alias.
     pub const FORMULA_ALIAS: &str = "scaling.advanced.formula must contain alias (the name of the alias's trigger) with queueAlias, or its messages start no replica: such as queue + alias";
 }

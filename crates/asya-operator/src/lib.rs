@@ -6,6 +6,7 @@
 //! | [`request`] | the spec of an actor, in narrow types: pure |
 //! | [`targets`] | the table of targets: workload, strategy and URL of each kind: pure |
 //! | `ports` | the port of the model in a pod: pure |
+//! | `formula` | names in a formula of KEDA: pure |
 //! | [`names`] | names of created objects and queues: pure |
 //! | [`object`] | kinds, names and lookup results of objects: pure |
 //! | [`needs`] | the objects that a plan reads: pure |
@@ -18,6 +19,7 @@
 mod access;
 mod caches;
 mod configuration;
+mod formula;
 pub mod names;
 pub mod needs;
 pub mod object;

@@ -11,6 +11,8 @@ use runway_operator::address::{Address, check_url};
 use runway_operator::json;
 use serde_json::{Map, Value};
 
+use crate::formula;
+
 /// Name of the container that receives and sends messages.
 pub const SIDECAR: &str = "asya-sidecar";
 /// Name of the container that runs the handler.
@@ -321,6 +323,10 @@ pub fn violations(actor: &AsyncActor) -> Vec<String> {
                 advanced.formula.is_some() && advanced.target.is_none(),
                 messages::FORMULA_TARGET,
             );
+            for name in advanced.formula.as_deref().into_iter().flat_map(formula::names) {
+                let is_trigger = name == "queue" || name == "alias" && spec.queue_alias.is_some();
+                say(!is_trigger, &messages::formula_name(name));
+            }
             let counts_alias = advanced
                 .formula
                 .as_ref()
@@ -394,6 +400,21 @@ mod tests {
             });
             assert_eq!(wrong(bound), [messages::reserved("runtime.env", name)]);
         }
+    }
+
+    #[test]
+    fn names_in_a_formula_are_those_of_triggers() {
+        let wrong = |formula: &str, alias: Option<&str>| {
+            let template = serde_json::json!({"spec": {"containers": [{"name": RUNTIME, "image": "i"}]}});
+            let scaling = serde_json::json!({"advanced": {"formula": formula, "target": "5"}});
+            let spec = serde_json::json!({"transport": "rabbitmq", "workload": {"template": template}, "scaling": scaling, "queueAlias": alias});
+            let actor = serde_json::json!({"apiVersion": "asya.sh/v1alpha1", "kind": "AsyncActor", "metadata": {"name": "a"}, "spec": spec});
+            violations(&serde_json::from_value(actor).unwrap())
+        };
+        assert_eq!(wrong("queue * 2", None), Vec::<String>::new());
+        assert_eq!(wrong("queue + alias", Some("AsyaV01")), Vec::<String>::new());
+        assert_eq!(wrong("queue + alias", None), [messages::formula_name("alias")]);
+        assert_eq!(wrong("rabbitmq / 2", None), [messages::formula_name("rabbitmq")]);
     }
 
     #[test]
