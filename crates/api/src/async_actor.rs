@@ -817,9 +817,9 @@ pub struct BindingStatus {
     /// Hash of the fields that the operator added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_hash: Option<String>,
-    /// Generation of the AsyncActor for which they were added.
+    /// Hash of the spec of the AsyncActor for which they were added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub applied_generation: Option<i64>,
+    pub spec_hash: Option<String>,
     /// Hash of the target's own pod template at that time. The fields follow the operator's settings when the template changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use runway_api::async_actor::{SCALING_READY, WORKLOAD_READY};
+use runway_api::async_actor::{SCALING_READY, Timeout, WORKLOAD_READY};
 use runway_api::condition::Conditions;
 use runway_api::{AsyncActor, AsyncActorStatus};
 use runway_asya_operator::observe::Settings;
@@ -203,10 +203,13 @@ fn upgraded_operator_restarts_no_target_until_its_template_changes() {
         assert_eq!(after_upgrade(&world), (0, message(object, hint)), "{case}");
 
         // A change of the actor is the user's.
-        let generation = world.actor.metadata.generation;
-        world.actor.metadata.generation = Some(2);
+        let spec = world.actor.spec.clone();
+        world.actor.spec.timeout = Some(Timeout {
+            processing: Some(60),
+            ..Timeout::default()
+        });
         assert_eq!(after_upgrade(&world), (1, String::new()), "{case}");
-        world.actor.metadata.generation = generation;
+        world.actor.spec = spec;
 
         // So is one of the template.
         let template = match case {

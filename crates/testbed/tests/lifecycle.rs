@@ -351,7 +351,15 @@ async fn the_same_counts_hold_for_every_provider() -> Result<()> {
         .filter(|r| r.resource != "events" && (r.name.starts_with("dynamo-") || r.name.starts_with("kuberay-")))
         .collect();
     for (object, count) in audit::by_object(&ours) {
-        ensure!(count.read == 0 && count.total() <= 4, "{object:?}: {count:?}");
+        let of_it = || {
+            ours.iter()
+                .filter(|r| (&r.namespace, &r.name) == (&object.0, &object.1))
+        };
+        ensure!(
+            count.read == 0 && count.total() <= 4,
+            "{object:?}: {count:?}: {:?}",
+            of_it().collect::<Vec<_>>()
+        );
     }
 
     let mark = bed.cluster.audit().await?.mark().await?;

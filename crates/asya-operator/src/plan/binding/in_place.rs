@@ -90,7 +90,7 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
             holder: Some(objects::reference(seen, holder)),
             holder_uid: live.uid(),
             applied_hash: Some(insertion.hash.clone()),
-            applied_generation: seen.actor.metadata.generation,
+            spec_hash: Some(json::hash(&seen.actor.spec)),
             template_hash: Some(insertion.template.clone()),
             lost: judged.lost.then_some(true),
             ..status.clone()
@@ -349,14 +349,14 @@ impl Insertion {
             return self;
         };
         let recorded = before.binding.clone().unwrap_or_default();
-        let generation = recorded.applied_generation.or(before.observed_generation);
+        let is_same_spec = recorded.spec_hash == Some(json::hash(&seen.actor.spec));
         let marked = live.annotations().get(labels::ASYA_BOUND_HASH);
         let containers = targets::pod_of(live, place.strategy)["containers"].take();
         let has = |name: &str| containers.as_array().into_iter().flatten().any(|c| c["name"] == name);
         let template = recorded.template_hash.unwrap_or_else(|| self.template.clone());
         let stays = !self.intact
             && held(seen, &place.holder).is_some()
-            && generation == seen.actor.metadata.generation
+            && is_same_spec
             && recorded.applied_hash.is_some()
             && marked == recorded.applied_hash.as_ref()
             && marked != Some(&self.hash)
