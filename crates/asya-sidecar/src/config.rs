@@ -410,10 +410,10 @@ impl Config {
         }
     }
 
-    /// Queues of the ends of routes, without that of this actor.
+    /// Queues of the ends of routes that this sidecar creates. That of its own actor is none of them.
     fn ends(&self, queues: &Queues) -> Vec<Pair> {
         let ends = [&self.actor_happy_end, &self.actor_error_end].into_iter();
-        let others = ends.filter(|end| **end != self.actor_name);
+        let others = ends.filter(|end| self.queue_auto_create && **end != self.actor_name);
         others.map(|end| queues.pair(end)).collect()
     }
 
