@@ -59,7 +59,8 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
         return outcome(released.into_iter().chain([failure]).collect());
     }
     let pod = targets::pod_of(live, place.strategy);
-    let addition = binding.addition(url, Surroundings::of(&pod));
+    let surroundings = Surroundings::of(&pod);
+    let addition = binding.addition(url, surroundings);
     let insertion = match Insertion::new(seen, place, live, &addition) {
         Ok(insertion) => insertion,
         Err(message) => {
@@ -71,7 +72,8 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
             )]);
         }
     };
-    let insertion = insertion.until_rollout(seen, place, live);
+    let spec_hash = json::hash(&seen.actor.spec);
+    let insertion = insertion.until_rollout(seen, holder, &pod, &spec_hash);
     let judged = judge(binding, live, &insertion, &status);
     let conflicts = judged.conflicts.clone();
     if let Verdict::Stopped { now } = judged.verdict {
@@ -90,7 +92,7 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
             holder: Some(objects::reference(seen, holder)),
             holder_uid: live.uid(),
             applied_hash: Some(insertion.hash.clone()),
-            spec_hash: Some(json::hash(&seen.actor.spec)),
+            spec_hash: Some(spec_hash),
             template_hash: Some(insertion.template.clone()),
             lost: judged.lost.then_some(true),
             ..status.clone()
@@ -99,8 +101,8 @@ pub(super) fn plan(binding: &Binding<'_>, place: &InPlace, url: &str) -> Outcome
         scaled,
         ..outcome(vec![
             says,
-            insertion.part(binding, holder, live, &judged),
-            quality_warning(&pod, &addition),
+            insertion.part(binding, place, live, (&addition, &judged)),
+            quality_warning(surroundings, &addition),
             scaling,
         ])
     }
@@ -269,10 +271,6 @@ impl Insertion {
         let (strategy, key) = (place.strategy, &place.holder);
         let Addition { pair, volumes } = addition;
         let template = holder::own_template(live, strategy);
-        let workload = seen.live(&place.workload);
-        let trials = workload
-            .map(|workload| holder::trials(seen, workload, addition))
-            .unwrap_or_default();
         let hash = addition.hash();
         let spec = if strategy == Strategy::ParentSpec {
             "/spec/predictor"
@@ -310,7 +308,6 @@ impl Insertion {
             return Ok(Self {
                 intact: ours_are_there && marked && is_held,
                 write: Part {
-                    trials,
                     edit: Some(parent_edit(seen, key, live, Some((addition, &hash)))),
                     ..Part::default()
                 },
@@ -332,7 +329,6 @@ impl Insertion {
         Ok(Self {
             intact: is_held && fields::is_intact(live, &wanted),
             write: Part {
-                trials,
                 apply: Some(holder::apply(seen, key, live, wanted)),
                 ..Part::default()
             },
@@ -344,24 +340,21 @@ impl Insertion {
 
     /// The containers that stay as they are if only the settings of the operator changed, such as its images and transports: all bound
     /// models would restart at once. A rollout that the holder's owner starts takes the present ones along.
-    fn until_rollout(self, seen: &Observed, place: &InPlace, live: &DynamicObject) -> Self {
-        let Some(before) = seen.actor.status.as_ref() else {
+    fn until_rollout(self, seen: &Observed, holder: &Key, pod: &Value, spec_hash: &str) -> Self {
+        let (Some(before), Some(live)) = (seen.actor.status.as_ref(), seen.live(holder)) else {
             return self;
         };
         let recorded = before.binding.clone().unwrap_or_default();
-        let is_same_spec = recorded.spec_hash == Some(json::hash(&seen.actor.spec));
         let marked = live.annotations().get(labels::ASYA_BOUND_HASH);
-        let containers = targets::pod_of(live, place.strategy)["containers"].take();
-        let has = |name: &str| containers.as_array().into_iter().flatten().any(|c| c["name"] == name);
-        let template = recorded.template_hash.unwrap_or_else(|| self.template.clone());
+        let containers = pod["containers"].as_array();
+        let has = |name: &str| containers.into_iter().flatten().any(|c| c["name"] == name);
         let stays = !self.intact
-            && held(seen, &place.holder).is_some()
-            && is_same_spec
-            && recorded.applied_hash.is_some()
+            && held(seen, holder).is_some()
+            && recorded.spec_hash.as_deref() == Some(spec_hash)
             && marked == recorded.applied_hash.as_ref()
             && marked != Some(&self.hash)
             && [SIDECAR, RUNTIME].iter().all(|name| has(name))
-            && template == self.template;
+            && recorded.template_hash.as_ref() == Some(&self.template);
         match recorded.applied_hash {
             Some(hash) if stays => Self {
                 hash,
@@ -373,7 +366,14 @@ impl Insertion {
         }
     }
 
-    fn part(self, binding: &Binding<'_>, holder: &Key, live: &DynamicObject, judged: &Judged) -> Part {
+    fn part(
+        self,
+        binding: &Binding<'_>,
+        place: &InPlace,
+        live: &DynamicObject,
+        (addition, judged): (&Addition, &Judged),
+    ) -> Part {
+        let holder = &place.holder;
         let now = judged.verdict == Verdict::Apply;
         let outdated = self.outdated.then(|| {
             format!(
@@ -386,10 +386,11 @@ impl Insertion {
             let message = format!("Added asya-sidecar and asya-runtime to {holder}");
             Note::new(EventReason::Bound, message)
         });
+        let workload = binding.seen.live(&place.workload).filter(|_| now);
         let is_put_in = matches!(judged.verdict, Verdict::Intact | Verdict::Apply);
         let forgotten = conflict::forgotten_in(&judged.conflicts, binding.seen.now);
         Part {
-            trials: if now { self.write.trials } else { Vec::new() },
+            trials: workload.map_or_else(Vec::new, |workload| holder::trials(binding.seen, workload, addition)),
             apply: self.write.apply.map(|apply| Apply {
                 unchanged: !now,
                 note: note.clone(),
@@ -419,8 +420,8 @@ fn restart_hint(holder: &Key) -> String {
 }
 
 /// Pods that lose their QoS class can lose their exclusive CPUs, and are evicted earlier.
-fn quality_warning(pod: &Value, addition: &Addition) -> Part {
-    let is_lost = Surroundings::of(pod).loses_guarantee(&addition.pair);
+fn quality_warning(surroundings: Surroundings, addition: &Addition) -> Part {
+    let is_lost = surroundings.loses_guarantee(&addition.pair);
     Part {
         warnings: Vec::from_iter(is_lost.then(|| {
             "The pods of the target lose the QoS class Guaranteed: in runtime.resources and sidecar.resources, set limits of CPU and memory that are equal to the requests, or omit them".to_owned()
